@@ -1,0 +1,75 @@
+"""Checks of arguments: every message names the argument and shows the value."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable
+from numbers import Real
+
+import torch
+from torch import Tensor
+
+
+def integer(name: str, value: object, *, minimum: int) -> int:
+    """Return ``value`` as an int, or raise ValueError if it is not an integer >= ``minimum``."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} must be an integer, got {value!r}") from None
+    if number < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {number}")
+    return number
+
+
+def real(name: str, value: object, *, minimum: float = -math.inf, above: float = -math.inf, maximum: float = math.inf) -> float:
+    """Return ``value`` as a finite float in [minimum, maximum] and > ``above``, or raise ValueError."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number, got {value!r}")
+    if value < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {value!r}")
+    if value <= above:
+        raise ValueError(f"{name} must be greater than {above}, got {value!r}")
+    if value > maximum:
+        raise ValueError(f"{name} must be at most {maximum}, got {value!r}")
+    return float(value)
+
+
+def choice(name: str, value: object, allowed: Iterable[str]) -> str:
+    """Return ``value`` if it is one of ``allowed``, or raise ValueError that lists them."""
+    allowed = sorted(allowed)
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")
+    return value
+
+
+def matrices(name: str, value: object) -> Tensor:
+    """Return ``value`` if it is a non-empty floating-point tensor (..., rows, columns), or raise ValueError."""
+    if not isinstance(value, Tensor):
+        raise ValueError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+    if value.ndim < 2:
+        raise ValueError(f"{name} must have shape (..., rows, columns), got {tuple(value.shape)}")
+    if value.numel() == 0:
+        raise ValueError(f"{name} must not be empty, got shape {tuple(value.shape)}")
+    if not value.is_floating_point():
+        raise ValueError(f"{name} must be floating point, got {value.dtype}")
+    return value
+
+
+def finite(name: str, value: Tensor) -> Tensor:
+    """Return ``value`` if it has no NaN and no infinity, or raise ValueError that says which."""
+    if not torch.isfinite(value).all():
+        found = "NaN" if torch.isnan(value).any() else "infinite values"
+        raise ValueError(f"{name} must be finite, got {found} in a tensor of shape {tuple(value.shape)}")
+    return value
+
+
+def generator(name: str, value: object) -> torch.Generator:
+    """Return ``value`` if it is a torch.Generator on the CPU, or raise ValueError."""
+    if not isinstance(value, torch.Generator):
+        raise ValueError(f"{name} must be a torch.Generator, got {type(value).__name__}")
+    if value.device.type != "cpu":
+        raise ValueError(f"{name} must be on the CPU (every device then sees the same numbers), got {value.device}")
+    return value
