@@ -1,0 +1,245 @@
+"""Ranks of attention matrices: the hardmax rank by counting, the numerical, stable and effective rank by spectra.
+
+A hardmax attention matrix has one-hot rows, so its rank is the number of distinct columns that are chosen: it is
+counted, without a singular value and without the matrix. Every other rank is computed from float64 singular values.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from attnrank import _check
+
+#: Scores held at once by :func:`hardmax_rank`, per tile of queries x keys (float32: 16 MiB, which a CPU cache likes).
+TILE_SCORES = 1 << 22
+
+
+def hardmax_rank(
+    q: Float[Tensor, "*batch n d_h"],
+    k: Float[Tensor, "*batch m d_h"],
+    *,
+    causal: bool = False,
+    tile: int | None = None,
+) -> Int64[Tensor, "*batch"]:
+    """Rank of ``hardmax(q k^T)``: the number of distinct keys that are the best key of some query.
+
+    Scores are computed tile by tile, so the extra memory is O(n + m) and not O(n m). They are computed in float64 for
+    float64 input and in float32 otherwise (half precision is converted, which is exact). The temperature does not
+    matter: the argmax of a row does not depend on it.
+
+    Ties (exactly equal scores) go to the first key, as in ``argmax``. Equal key rows tie for every query, even where
+    rounding separates their computed scores: they always count as the first of them.
+
+    Parameters
+    ----------
+    q : floating-point tensor (..., n, d_h), queries.
+    k : floating-point tensor (..., m, d_h), keys; same leading dimensions, device and dtype as ``q``.
+    causal : query i may choose keys 0..i only; needs m = n.
+    tile : rows of a square tile of scores; chosen from the shapes when None. It does not change the result.
+
+    Returns
+    -------
+    int64 tensor (...), between 1 and min(n, m).
+
+    Raises
+    ------
+    ValueError : empty, NaN or infinite ``q`` or ``k``, shapes that do not fit, scores that overflow, ``tile`` < 1.
+
+    Source: chapter 01, "The rank of a hardmax matrix is a count".
+    """
+    q, k = _queries_and_keys(q, k, causal)
+    n, m = q.shape[-2], k.shape[-2]
+    rows, columns = _tile_shape(n, m, tile)
+    first = _first_equal_row(k)
+    counts = []
+    for queries, keys, representative in zip(q.flatten(0, -3), k.flatten(0, -3), first.flatten(0, -2), strict=True):
+        chosen = torch.zeros(m, dtype=torch.bool, device=q.device)
+        for start in range(0, n, rows):
+            best = _best_keys(queries[start : start + rows], keys, columns, start if causal else None)
+            chosen[representative[best]] = True
+        counts.append(chosen.sum())
+    return torch.stack(counts).reshape(q.shape[:-2])
+
+
+def numerical_rank(a: Float[Tensor, "*batch n m"], tol: float, *, relative: bool = False) -> Int64[Tensor, "*batch"]:
+    """Number of singular values of ``a`` that are at least ``tol`` (or ``tol`` times the largest).
+
+    Parameters
+    ----------
+    a : floating-point tensor (..., n, m); lower precisions are converted to float64 first.
+    tol : tolerance >= 0, in the units of the singular values (or as a fraction of the largest). With 0 every singular
+        value counts and the answer is min(n, m), unless ``relative`` meets a zero matrix.
+    relative : compare with ``tol`` times the largest singular value of each matrix. A zero matrix has rank 0.
+
+    Returns
+    -------
+    int64 tensor (...).
+
+    Raises
+    ------
+    ValueError : empty, NaN or infinite ``a``, or negative ``tol``.
+
+    Source: the first paper's rank(A, delta); chapter 01, "Numerical rank".
+    """
+    tol = _check.real("tol", tol, minimum=0.0)
+    sigma = singular_values(a)
+    if not relative:
+        return (sigma >= tol).sum(-1)
+    largest = sigma[..., :1]
+    return ((sigma >= tol * largest) & (largest > 0)).sum(-1)
+
+
+def stable_rank(a: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch"]:
+    """Stable rank ``|a|_F^2 / |a|_2^2``: the squared singular values summed, in units of the largest.
+
+    Parameters
+    ----------
+    a : floating-point tensor (..., n, m).
+
+    Returns
+    -------
+    float64 tensor (...), between 1 and the rank; 0 for a zero matrix.
+
+    Raises
+    ------
+    ValueError : empty, NaN or infinite ``a``.
+
+    Source: Rudelson and Vershynin (2007). For a hardmax matrix it is n / (largest column count): chapter 01.
+    """
+    share = _relative_to_largest(singular_values(a))
+    return share.square().sum(-1)
+
+
+def effective_rank(a: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch"]:
+    """Effective rank ``exp(H)``, H the entropy of the singular values normalised to sum 1.
+
+    Parameters
+    ----------
+    a : floating-point tensor (..., n, m).
+
+    Returns
+    -------
+    float64 tensor (...), between 1 and the rank; 0 for a zero matrix.
+
+    Raises
+    ------
+    ValueError : empty, NaN or infinite ``a``.
+
+    Source: Roy and Vetterli (2007).
+    """
+    share = _relative_to_largest(singular_values(a))
+    total = share.sum(-1, keepdim=True)
+    p = share / total.where(total > 0, 1.0)
+    entropy = -torch.special.xlogy(p, p).sum(-1)
+    return entropy.exp().where(total.squeeze(-1) > 0, 0.0)
+
+
+def singular_values(a: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch k"]:
+    """Singular values in float64, largest first.
+
+    Parameters
+    ----------
+    a : floating-point tensor (..., n, m).
+
+    Returns
+    -------
+    float64 tensor (..., min(n, m)).
+
+    Raises
+    ------
+    ValueError : empty, NaN or infinite ``a``.
+    """
+    a = _check.finite("a", _check.matrices("a", a)).double()
+    # LAPACK works in the scale it is given: a matrix of 1e-300s would lose its squares to underflow.
+    scale = a.abs().amax((-2, -1), keepdim=True)
+    scale = scale.where(scale > 0, 1.0)
+    return torch.linalg.svdvals(a / scale) * scale.squeeze(-1)
+
+
+def _relative_to_largest(sigma: Tensor) -> Tensor:
+    largest = sigma[..., :1]
+    return sigma / largest.where(largest > 0, 1.0)
+
+
+def _queries_and_keys(q: Tensor, k: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+    """Check ``q`` and ``k`` and bring them to the precision in which the scores are computed."""
+    _check.matrices("q", q)
+    _check.matrices("k", k)
+    if q.shape[:-2] != k.shape[:-2] or q.shape[-1] != k.shape[-1]:
+        raise ValueError(
+            "q and k must have the same leading and last dimensions, "
+            f"got q of shape {tuple(q.shape)} and k of shape {tuple(k.shape)}"
+        )
+    if q.dtype != k.dtype or q.device != k.device:
+        raise ValueError(f"q and k must share dtype and device, got {q.dtype} on {q.device} and {k.dtype} on {k.device}")
+    if causal and q.shape[-2] != k.shape[-2]:
+        raise ValueError(f"causal needs as many keys as queries, got {q.shape[-2]} queries and {k.shape[-2]} keys")
+    precision = torch.float64 if q.dtype == torch.float64 else torch.float32
+    return _check.finite("q", q.detach()).to(precision), _check.finite("k", k.detach()).to(precision)
+
+
+def _tile_shape(n: int, m: int, tile: int | None) -> tuple[int, int]:
+    if tile is not None:
+        tile = _check.integer("tile", tile, minimum=1)
+        return min(tile, n), min(tile, m)
+    columns = min(m, 4096)
+    return min(n, max(1, TILE_SCORES // columns)), columns
+
+
+def _best_keys(queries: Tensor, keys: Tensor, columns: int, causal_start: int | None) -> Tensor:
+    """Index of the best key of each query, the first one on ties; ``causal_start`` is the position of queries[0]."""
+    stop = len(keys) if causal_start is None else causal_start + len(queries)
+    best, index = _tile_maximum(queries, keys, 0, min(columns, stop), causal_start)
+    for start in range(columns, stop, columns):
+        value, position = _tile_maximum(queries, keys, start, min(start + columns, stop), causal_start)
+        better = value > best  # strictly: an equal score later on does not displace the first
+        best = torch.where(better, value, best)
+        index = torch.where(better, position, index)
+    _require_finite_scores(best)  # the maximum of a row is NaN or infinite if a score above all others is
+    return index
+
+
+def _require_finite_scores(scores: Tensor) -> None:
+    if not torch.isfinite(scores).all():
+        raise ValueError(f"q and k must have finite scores: q k^T overflows {scores.dtype}; rescale or use float64")
+
+
+def _tile_maximum(queries: Tensor, keys: Tensor, start: int, stop: int, causal_start: int | None) -> tuple[Tensor, Tensor]:
+    scores = queries @ keys[start:stop].T
+    if causal_start is not None and stop > causal_start:
+        row = torch.arange(causal_start, causal_start + len(queries), device=queries.device)
+        column = torch.arange(start, stop, device=queries.device)
+        _require_finite_scores(scores)  # before the mask hides it
+        scores.masked_fill_(column > row[:, None], -torch.inf)
+    value, position = scores.max(-1)
+    return value, position + start
+
+
+def _first_equal_row(k: Tensor) -> Tensor:
+    """For every key the index of the first key equal to it, (..., m); found by hashing, confirmed by comparison."""
+    m = k.shape[-2]
+    itself = torch.arange(m, device=k.device).expand(k.shape[:-1])
+    hashes, order = _row_hashes(k).sort(-1, stable=True)
+    fresh = torch.ones_like(hashes, dtype=torch.bool)
+    fresh[..., 1:] = hashes[..., 1:] != hashes[..., :-1]
+    if fresh.all():
+        return itself
+    group_start = torch.where(fresh, itself, 0).cummax(-1).values
+    first = torch.empty_like(order).scatter_(-1, order, order.gather(-1, group_start))
+    same = (k == k.gather(-2, first.unsqueeze(-1).expand_as(k))).all(-1)
+    return torch.where(same, first, itself)  # a collision of hashes leaves the key to itself
+
+
+def _row_hashes(k: Tensor) -> Tensor:
+    """A 64-bit hash of every row of ``k``, equal for equal rows; in slices of columns, so that memory stays O(m)."""
+    integer = torch.int64 if k.dtype == torch.float64 else torch.int32
+    odd = torch.randint(-(2**62), 2**62, (k.shape[-1],), generator=torch.Generator().manual_seed(0)) * 2 + 1
+    hashes = torch.zeros(k.shape[:-1], dtype=torch.int64, device=k.device)
+    width = max(1, TILE_SCORES // hashes.numel())
+    for columns, factors in zip(k.split(width, -1), odd.to(k.device).split(width), strict=True):
+        bits = (columns + 0.0).view(integer).long()  # + 0.0 turns -0.0 into 0.0
+        mixed = (bits ^ (bits >> 29)) * factors
+        hashes += (mixed ^ (mixed >> 32)).sum(-1)
+    return hashes

@@ -1,0 +1,115 @@
+"""From tokens to attention matrices: queries and keys, softmax at a temperature, hardmax, causal mask."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnrank import _check
+
+
+def gaussian_weights(
+    d: int, d_h: int, *, heads: int | None = None, generator: torch.Generator
+) -> tuple[Float[Tensor, "*heads d d_h"], Float[Tensor, "*heads d d_h"]]:
+    """Query and key weights with i.i.d. N(0, 1) entries: the random weights of the first paper's Theorem 1.
+
+    Parameters
+    ----------
+    d : width of a token, >= 1.
+    d_h : head dimension, >= 1.
+    heads : number of independent heads; None means one head and no leading dimension.
+    generator : torch.Generator on the CPU.
+
+    Returns
+    -------
+    w_q, w_k : float64 tensors (d, d_h), or (heads, d, d_h).
+
+    Raises
+    ------
+    ValueError : d, d_h or heads < 1, or a generator that is not on the CPU.
+    """
+    shape = (_check.integer("d", d, minimum=1), _check.integer("d_h", d_h, minimum=1))
+    if heads is not None:
+        shape = (_check.integer("heads", heads, minimum=1), *shape)
+    _check.generator("generator", generator)
+    w_q, w_k = torch.randn(2, *shape, generator=generator, dtype=torch.float64)
+    return w_q, w_k
+
+
+def queries_keys(
+    x: Float[Tensor, "*batch n d"], w_q: Float[Tensor, "*heads d d_h"], w_k: Float[Tensor, "*heads d d_h"]
+) -> tuple[Float[Tensor, "*queries n d_h"], Float[Tensor, "*queries n d_h"]]:
+    """Queries ``q = x w_q`` and keys ``k = x w_k``; a head dimension of the weights broadcasts behind the batch.
+
+    Parameters
+    ----------
+    x : floating-point tensor (..., n, d), rows are tokens.
+    w_q, w_k : tensors (d, d_h) or (heads, d, d_h) of the dtype of ``x``.
+
+    Returns
+    -------
+    q, k : tensors (..., n, d_h), or (..., heads, n, d_h).
+
+    Raises
+    ------
+    ValueError : empty or non-finite input, or shapes that do not fit.
+    """
+    for name, value in (("x", x), ("w_q", w_q), ("w_k", w_k)):
+        _check.finite(name, _check.matrices(name, value))
+    if w_q.shape != w_k.shape or w_q.ndim > 3:
+        raise ValueError(
+            "w_q and w_k must have one shape, (d, d_h) or (heads, d, d_h); "
+            f"got w_q of shape {tuple(w_q.shape)} and w_k of shape {tuple(w_k.shape)}"
+        )
+    if x.shape[-1] != w_q.shape[-2]:
+        raise ValueError(f"x has width {x.shape[-1]} but w_q expects {w_q.shape[-2]}")
+    if w_q.ndim == 3:
+        x = x.unsqueeze(-3)
+    return x @ w_q, x @ w_k
+
+
+def attention(
+    q: Float[Tensor, "*batch n d_h"],
+    k: Float[Tensor, "*batch m d_h"],
+    *,
+    temperature: float = 1.0,
+    causal: bool = False,
+    hard: bool = False,
+) -> Float[Tensor, "*batch n m"]:
+    """Attention matrix: row-wise ``softmax(q k^T / temperature)``, or the one-hot ``hardmax(q k^T)``.
+
+    A Transformer's usual scaling is ``temperature = sqrt(d_h)``. The hardmax is the limit of temperature to 0 where
+    the largest score of a row is unique; on exact ties it takes the first key.
+
+    Parameters
+    ----------
+    q : floating-point tensor (..., n, d_h), queries.
+    k : tensor (..., m, d_h) of the same dtype, keys; leading dimensions broadcast.
+    temperature : > 0, in the units of the scores.
+    causal : row i sees keys 0..i only; needs m = n.
+    hard : hardmax instead of softmax.
+
+    Returns
+    -------
+    tensor (..., n, m) of the dtype of ``q``; every row sums to 1.
+
+    Raises
+    ------
+    ValueError : empty or non-finite input, shapes that do not fit, temperature <= 0, scores that overflow.
+    """
+    temperature = _check.real("temperature", temperature, above=0.0)
+    for name, value in (("q", q), ("k", k)):
+        _check.finite(name, _check.matrices(name, value))
+    if q.shape[-1] != k.shape[-1]:
+        raise ValueError(f"q has head dimension {q.shape[-1]} but k has {k.shape[-1]}")
+    scores = q @ k.mT if hard else (q / temperature) @ k.mT
+    _check.finite("q k^T / temperature", scores)
+    if causal:
+        if q.shape[-2] != k.shape[-2]:
+            raise ValueError(f"causal needs as many keys as queries, got {q.shape[-2]} and {k.shape[-2]}")
+        ahead = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(ahead, -torch.inf)
+    if not hard:
+        return scores.softmax(-1)
+    return torch.zeros_like(scores).scatter_(-1, scores.argmax(-1, keepdim=True), 1.0)
