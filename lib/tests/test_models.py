@@ -323,11 +323,11 @@ def test_a_step_down_the_gradient_lowers_the_loss_as_predicted():
 
 # ---- initialisation --------------------------------------------------------------------------------------------------
 
-LAWS = {
-    "normal": lambda fan_out, fan_in: stats.norm(),
-    "truncated_normal": lambda fan_out, fan_in: stats.truncnorm(-2, 2, scale=0.02),
-    "xavier": lambda fan_out, fan_in: stats.uniform(-((6 / (fan_in + fan_out)) ** 0.5), (24 / (fan_in + fan_out)) ** 0.5),
-    "lecun": lambda fan_out, fan_in: stats.norm(scale=1 / math.sqrt(fan_in)),
+LAWS = {  # o is fan_out, i is fan_in
+    "normal": lambda o, i: stats.norm(),
+    "truncated_normal": lambda o, i: stats.truncnorm(-2, 2, scale=0.02),
+    "xavier": lambda o, i: stats.uniform(-math.sqrt(6 / (i + o)), math.sqrt(24 / (i + o))),
+    "lecun": lambda o, i: stats.norm(scale=1 / math.sqrt(i)),
 }
 
 
