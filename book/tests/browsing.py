@@ -1,0 +1,110 @@
+"""Open a page of the site in Chromium as a reader would, and say in words what is wrong with it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, Request, sync_playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge", "microsoft-edge")
+MAC = ("Chromium.app/Contents/MacOS/Chromium", "Google Chrome.app/Contents/MacOS/Google Chrome",
+       "Microsoft Edge.app/Contents/MacOS/Microsoft Edge")
+WINDOWS = ("Google/Chrome/Application/chrome.exe", "Chromium/Application/chrome.exe",
+           "Microsoft/Edge/Application/msedge.exe")
+MODES = {
+    "light": {"viewport": {"width": 1400, "height": 900}, "color_scheme": "light"},
+    "dark": {"viewport": {"width": 1400, "height": 900}, "color_scheme": "dark"},
+    "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light", "device_scale_factor": 2},
+}
+# Formulas in the text that MathJax has not replaced, and formulas it could not read.
+UNRENDERED = """() => [...document.querySelectorAll('.math')]
+    .filter(e => !e.querySelector('mjx-container')).map(e => e.textContent.slice(0, 80))"""
+TEX_ERRORS = """() => [...document.querySelectorAll('mjx-merror, [data-mjx-error], merror')]
+    .map(e => (e.getAttribute('data-mjx-error') || e.textContent).slice(0, 120))"""
+BROKEN_IMAGES = """() => [...document.images]
+    .filter(i => i.loading !== 'lazy' && !(i.complete && i.naturalWidth > 0)).map(i => i.getAttribute('src'))"""
+# Elements that reach beyond the window and do not lie in something that scrolls or in text for screen readers only.
+OVERFLOWING = """() => {
+    const width = document.documentElement.clientWidth
+    const reaches = e => { const box = e.getBoundingClientRect(); return box.width > 0 && box.right > width + 1 }
+    const scrolls = e => {
+        for (let p = e.parentElement; p && p !== document.body; p = p.parentElement)
+            if (['auto', 'scroll'].includes(getComputedStyle(p).overflowX) && !reaches(p)) return true
+        return false
+    }
+    const main = document.querySelector('article, main') || document.body
+    const found = [...main.querySelectorAll('*')].filter(
+        e => !e.closest('mjx-assistive-mml, .visually-hidden, .onlyprint') && reaches(e) && !scrolls(e))
+    const outermost = found.filter(e => !found.includes(e.parentElement))
+        .map(e => `<${e.tagName.toLowerCase()} class="${e.className}"> ${e.textContent.trim().slice(0, 60)}`)
+    const root = document.scrollingElement
+    return root.scrollWidth > width + 1 ? [`page is ${root.scrollWidth} wide`, ...outermost] : outermost
+}"""
+
+
+def find_chromium() -> str | None:
+    """The executable named by ATTNRANK_CHROMIUM, or the first browser of the family found in its usual places."""
+    named = os.environ.get("ATTNRANK_CHROMIUM")
+    if named:
+        if not Path(named).is_file():
+            raise FileNotFoundError(f"ATTNRANK_CHROMIUM names no file: {named}")
+        return named
+    folders = [Path("/Applications"), Path.home() / "Applications"] if sys.platform == "darwin" else []
+    candidates = [folder / name for folder in folders for name in MAC]
+    for variable in ("PROGRAMFILES", "PROGRAMFILES(X86)", "LOCALAPPDATA"):
+        candidates += [Path(os.environ[variable], name) for name in WINDOWS if variable in os.environ]
+    found = [str(path) for path in candidates if path.is_file()]
+    return next((path for path in map(shutil.which, NAMES) if path), found[0] if found else None)
+
+
+@contextmanager
+def open_browser(executable: str) -> Iterator[Browser]:
+    arguments = ["--disable-gpu", "--disable-background-networking", "--disable-component-update", "--no-first-run",
+                 "--disable-sync"]
+    if sys.platform == "linux":
+        arguments += ["--no-sandbox", "--disable-dev-shm-usage"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=arguments)
+        yield browser
+        browser.close()
+
+
+def outside(url: str) -> bool:
+    return not url.startswith(("file:", "data:", "blob:", "about:"))
+
+
+def visit(browser: Browser, path: Path, mode: str) -> list[str]:
+    """Open a page in a mode and return every fault: network, console, scripts, mathematics, images, overflow."""
+    faults: list[str] = []
+    context = browser.new_context(**MODES[mode])
+    page = context.new_page()
+    page.route(outside, lambda route: route.abort())
+    page.on("request", lambda request: outside(request.url) and faults.append(f"request to {request.url}"))
+    page.on("requestfailed", lambda request: faults.append(f"request failed: {request.url} {failure(request)}"))
+    page.on("console", lambda message: message.type == "error" and faults.append(f"console error: {message.text}"))
+    page.on("pageerror", lambda error: faults.append(f"script error: {error}"))
+    page.goto(path.as_uri(), wait_until="load")
+    settle(page)
+    faults += [f"formula not rendered: {text}" for text in page.evaluate(UNRENDERED)]
+    faults += [f"TeX error: {text}" for text in page.evaluate(TEX_ERRORS)]
+    faults += [f"image without picture: {source}" for source in page.evaluate(BROKEN_IMAGES)]
+    if mode == "phone":
+        faults += [f"wider than the screen: {element}" for element in page.evaluate(OVERFLOWING)]
+    context.close()
+    return [f"{path.name} ({mode}): {fault}" for fault in faults]
+
+
+def failure(request: Request) -> str:
+    return request.failure or ""
+
+
+def settle(page: Page) -> None:
+    """Wait for redirects, fonts and MathJax."""
+    page.wait_for_load_state("networkidle")
+    page.evaluate("async () => { await document.fonts.ready; await window.MathJax?.startup?.promise }")
+    page.wait_for_timeout(100)

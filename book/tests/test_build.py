@@ -1,0 +1,91 @@
+"""``jupyter-book build .`` fails when it must, and never shows outputs of another library than the present one."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+RUNS = "from pathlib import Path\nwith Path('../runs').open('a') as file:\n    file.write('x')\n"
+ANSWER = "import runpy\nprint(runpy.run_path('../lib/attnrank/__init__.py')['ANSWER'])"
+
+
+class TestFailures:
+    def test_a_faultless_book_builds(self, small_book) -> None:
+        result = small_book.build()
+        assert result.returncode == 0, result.stdout
+        assert "quiet" in small_book.page() and "stored output" not in small_book.page()
+        assert '<span class="section-number">3' in small_book.page()  # the chapter number is that of the file
+
+    @pytest.mark.parametrize(
+        ("cell", "message"),
+        [
+            ("raise ValueError('planted fault')", "planted fault"),
+            ("import sys\nprint('planted', file=sys.stderr)", "stderr"),
+            ("import warnings\nwarnings.warn('planted')", "stderr"),
+        ],
+    )
+    def test_a_faulty_cell_fails_the_build_each_time(self, small_book, cell: str, message: str) -> None:
+        small_book.notebook("print('before')", cell)
+        for _ in range(2):
+            result = small_book.build()
+            assert result.returncode != 0
+            assert message in result.stdout
+
+    @pytest.mark.parametrize(
+        "line",
+        ["[text](#no-such-label)", "[text](no_such_page.md)", "{ref}`no-such-label`", "{numref}`no-such-figure`",
+         "{eq}`no-such-equation`", "{cite}`no_such_paper`", "{prf:ref}`no-such-theorem`", "![alt](no_such_picture.png)"],
+    )
+    def test_a_broken_reference_fails_the_build(self, small_book, line: str) -> None:
+        small_book.write("book/index.md", f"# Small book\n\nHere: {line}\n")
+        result = small_book.build(execute="off")
+        assert result.returncode != 0, result.stdout
+
+    def test_a_label_that_goes_away_fails_the_build_of_unchanged_pages(self, small_book) -> None:
+        assert small_book.build(execute="off").returncode == 0
+        small_book.write("book/other.md", "# Other page\n\n## A section\n\nText.\n")
+        for _ in range(2):
+            assert small_book.build(execute="off").returncode != 0
+
+
+class TestFreshOutputs:
+    def test_outputs_follow_what_they_depend_on(self, small_book) -> None:
+        small_book.notebook(RUNS + ANSWER)
+
+        def build_and_count() -> int:
+            result = small_book.build()
+            assert result.returncode == 0, result.stdout
+            return len((small_book.folder / "runs").read_text())
+
+        assert build_and_count() == 1
+        start = time.monotonic()
+        assert build_and_count() == 1, "nothing changed, yet the notebook ran"
+        assert time.monotonic() - start < 10
+        small_book.write("lib/attnrank/__init__.py", "ANSWER = 'second answer'\n")
+        assert build_and_count() == 2
+        assert "second answer" in small_book.page() and "first answer" not in small_book.page()
+        small_book.write("lib/attnrank/__init__.py", "ANSWER = 'first answer'\n")
+        assert build_and_count() == 2, "the outputs of this library are at hand"
+        assert "first answer" in small_book.page() and "second answer" not in small_book.page()
+        small_book.write("book/results/table.csv", "n,rank\n1,2\n")
+        assert build_and_count() == 3
+        small_book.write("book/results/ledger.csv", "claim\nother\n")
+        assert build_and_count() == 3, "the ledger is written by the notebooks"
+        small_book.write("requirements.txt", "numpy\n")
+        assert build_and_count() == 4
+        small_book.notebook(RUNS + ANSWER, "print('a cell more')")
+        assert build_and_count() == 5
+        assert len(list((small_book.folder / "_build" / ".jupyter_cache").iterdir())) == 3
+
+    def test_execution_can_be_switched_off(self, small_book) -> None:
+        small_book.notebook(RUNS + ANSWER)
+        result = small_book.build(execute="off")
+        assert result.returncode == 0, result.stdout
+        assert "stored output" in small_book.page()
+        assert not (small_book.folder / "runs").exists()
+
+    def test_a_word_it_does_not_know_is_refused(self, small_book) -> None:
+        result = small_book.build(execute="sometimes")
+        assert result.returncode != 0
+        assert "ATTNRANK_BOOK_EXECUTE must be 'cache' or 'off', got 'sometimes'" in result.stdout

@@ -1,0 +1,140 @@
+"""Notebook pairs: the .ipynb is its .md, executed from top to bottom without errors. Each fault is planted once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import nbformat
+import pairs
+import pytest
+from nbformat import NotebookNode
+
+TEXT = """---
+kernelspec:
+  display_name: Python 3
+  language: python
+  name: python3
+---
+
+# A title
+
+```{code-cell} ipython3
+print("one")
+```
+
+Words.
+
+```{code-cell} ipython3
+---
+tags: [hide-input]
+mystnb:
+  image:
+    alt: described
+---
+1 + 1
+```
+"""
+
+
+def test_every_pair_of_the_book() -> None:
+    assert pairs.check() == []
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory: pytest.TempPathFactory) -> NotebookNode:
+    source = tmp_path_factory.mktemp("executed") / "01_title.md"
+    source.write_text(TEXT, encoding="utf-8")
+    return nbformat.read(pairs.run(source), as_version=4)
+
+
+def save(folder: Path, notebook: NotebookNode, text: str = TEXT) -> Path:
+    (folder / "01_title.md").write_text(text, encoding="utf-8")
+    nbformat.write(notebook, folder / "01_title.ipynb")
+    return folder
+
+
+def test_a_pair_that_was_run_passes(executed: NotebookNode, tmp_path: Path) -> None:
+    assert [cell.execution_count for cell in executed.cells if cell.cell_type == "code"] == [1, 2]
+    assert executed.cells[1].outputs[0].text == "one\n"
+    assert pairs.check(save(tmp_path, executed)) == []
+
+
+def test_running_again_changes_nothing(tmp_path: Path) -> None:
+    source = tmp_path / "01_title.md"
+    source.write_text(TEXT, encoding="utf-8")
+    first = pairs.run(source).read_bytes()
+    assert pairs.run(source).read_bytes() == first
+    assert source.read_text(encoding="utf-8") == TEXT
+
+
+
+def changed_source(notebook: NotebookNode) -> None:
+    notebook.cells[1].source = 'print("two")'
+
+
+def changed_words(notebook: NotebookNode) -> None:
+    notebook.cells[2].source = "Other words."
+
+
+def changed_tags(notebook: NotebookNode) -> None:
+    notebook.cells[3].metadata.tags = ["hide-output"]
+
+
+def changed_alt(notebook: NotebookNode) -> None:
+    notebook.cells[3].metadata.mystnb.image.alt = "something else"
+
+
+def changed_type(notebook: NotebookNode) -> None:
+    notebook.cells[2].cell_type = "raw"
+
+
+def missing_cell(notebook: NotebookNode) -> None:
+    del notebook.cells[2]
+
+
+def never_run(notebook: NotebookNode) -> None:
+    notebook.cells[1].execution_count = None
+
+
+def out_of_order(notebook: NotebookNode) -> None:
+    notebook.cells[1].execution_count, notebook.cells[3].execution_count = 2, 1
+
+
+def an_error(notebook: NotebookNode) -> None:
+    notebook.cells[1].outputs = [nbformat.v4.new_output("error", ename="ValueError", evalue="planted", traceback=[])]
+
+
+def on_stderr(notebook: NotebookNode) -> None:
+    notebook.cells[1].outputs = [nbformat.v4.new_output("stream", name="stderr", text="planted")]
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (changed_source, "differs"), (changed_words, "differs"), (changed_tags, "differs"), (changed_alt, "differs"),
+        (changed_type, "differs"), (missing_cell, "differs"), (never_run, "execution count None"),
+        (out_of_order, "execution count 2"), (an_error, "raised ValueError: planted"), (on_stderr, "stderr: planted"),
+    ],
+)
+def test_faults_are_found(
+    executed: NotebookNode, tmp_path: Path, fault: Callable[[NotebookNode], None], message: str
+) -> None:
+    notebook = nbformat.from_dict(executed)
+    fault(notebook)
+    assert any(message in found for found in pairs.check(save(tmp_path, notebook)))
+
+
+def test_a_missing_half_is_found(executed: NotebookNode, tmp_path: Path) -> None:
+    save(tmp_path, executed)
+    (tmp_path / "01_title.md").rename(tmp_path / "02_other.md")
+    assert pairs.check(tmp_path) == ["01_title.ipynb: 01_title.md is missing", "02_other.md: 02_other.ipynb is missing"]
+
+
+def test_no_notebook_is_a_fault(tmp_path: Path) -> None:
+    assert pairs.check(tmp_path) != []
+
+
+def test_a_notebook_without_code_is_a_fault(tmp_path: Path) -> None:
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# A title")])
+    assert any("no code cell" in found for found in pairs.check(save(tmp_path, notebook, "# A title\n")))

@@ -1,0 +1,130 @@
+"""The built site: every page, in light, dark and on a phone. Each check is also shown a fault that it must find."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import browsing
+import html_checks
+import pytest
+import yaml
+
+PAGE = "<!doctype html><html><head><meta charset='utf-8'>{head}</head><body><article>{body}</article></body></html>"
+PIXEL = b"GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff!\xf9\x04\x00\x00\x00\x00\x00,\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02D\x01\x00;"
+
+
+def pages(site: Path) -> list[Path]:
+    found = sorted(path for path in site.rglob("*.html") if "_static" not in path.relative_to(site).parts)
+    assert found
+    return found
+
+
+def planted(folder: Path, *, head: str = "", body: str = "") -> Path:
+    page = folder / "planted.html"
+    page.write_text(PAGE.format(head=head, body=body), encoding="utf-8")
+    (folder / "dot.gif").write_bytes(PIXEL)
+    return page
+
+
+def mathjax(root: Path) -> str:
+    """The scripts that load MathJax with the settings of the book."""
+    settings = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"]
+    script = (root / "book/_static" / settings["mathjax_path"]).as_uri()
+    return f"<script>window.MathJax = {json.dumps(settings['mathjax3_config'])}</script><script defer src='{script}'></script>"
+
+
+def test_every_page_of_the_contents_is_built(root: Path, site: Path) -> None:
+    contents = yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8"))
+    names = [contents["root"], *(chapter["file"] for part in contents["parts"] for chapter in part["chapters"])]
+    assert len(names) > 1
+    assert [name for name in names if not (site / f"{name}.html").is_file()] == []
+    notebooks = {path.with_suffix("").relative_to(root).as_posix() for path in root.glob("notebooks/*.ipynb")}
+    assert notebooks <= set(names), "a notebook is not in the contents"
+
+
+@pytest.mark.parametrize("mode", browsing.MODES)
+def test_pages_in_the_browser(browser: browsing.Browser, site: Path, mode: str) -> None:
+    assert [fault for page in pages(site) for fault in browsing.visit(browser, page, mode)] == []
+
+
+def test_mathematics_is_there_to_be_rendered(site: Path) -> None:
+    assert sum(len(html_checks.parse(page).select(".math")) for page in pages(site)) > 0
+
+
+def test_links_lead_somewhere(site: Path) -> None:
+    assert [fault for page in pages(site) for fault in html_checks.dead_links(page)] == []
+
+
+def test_figures_have_alt_text_and_caption(site: Path) -> None:
+    assert sum(len(html_checks.parse(page).select("article figure img")) for page in pages(site)) > 0
+    assert [fault for page in pages(site) for fault in html_checks.figure_faults(page)] == []
+
+
+GOOD = """<figure><img src='dot.gif' alt='A dot'><figcaption>A dot.</figcaption></figure>
+<a id='here' href='#here'>here</a> <a href='https://other.invalid'>elsewhere</a> <a href='planted.html#here'>here</a>
+<span class='math'>\\(\\hardmax x\\)</span>
+<div style='overflow-x: auto'><div style='width: 900px'>wide, but it scrolls</div></div>"""
+
+
+def test_a_faultless_page_passes_in_the_browser(browser: browsing.Browser, tmp_path: Path, root: Path) -> None:
+    page = planted(tmp_path, head=mathjax(root), body=GOOD)
+    assert [fault for mode in browsing.MODES for fault in browsing.visit(browser, page, mode)] == []
+
+
+def test_a_faultless_page_passes_without_browser(tmp_path: Path) -> None:
+    page = planted(tmp_path, body=GOOD)
+    assert html_checks.dead_links(page) == html_checks.figure_faults(page) == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "head", "body", "expected"),
+    [
+        ("light", "<link rel='stylesheet' href='https://fonts.invalid/a.css'>", "", "request to https://fonts.invalid"),
+        ("light", "<script src='http://127.0.0.1:9/a.js'></script>", "", "request to http://127.0.0.1"),
+        ("dark", "<script src='missing.js'></script>", "", "request failed"),
+        ("light", "<script>console.error('planted')</script>", "", "console error: planted"),
+        ("dark", "<script>throw new Error('planted')</script>", "", "script error"),
+        ("light", "", "<span class='math'>\\(x\\)</span>", "formula not rendered"),
+        ("light", "MATHJAX", "<span class='math'>\\(\\undefinedmacro\\)</span>", "TeX error"),
+        ("light", "MATHJAX", "<span class='math'>\\(x^2^3\\)</span>", "TeX error"),
+        ("light", "", "<img src='missing.png' alt='x'>", "image without picture"),
+        ("phone", "", "<div style='width: 900px'>wide</div>", "wider than the screen"),
+        ("phone", "", "<div style='overflow: hidden'><div style='width: 900px'>cut</div></div>", "wider than the screen"),
+    ],
+)
+def test_browser_faults_are_found(
+    browser: browsing.Browser, tmp_path: Path, root: Path, mode: str, head: str, body: str, expected: str
+) -> None:
+    head = head.replace("MATHJAX", mathjax(root))
+    faults = browsing.visit(browser, planted(tmp_path, head=head, body=body), mode)
+    assert any(expected in fault for fault in faults), faults
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("<a href='gone.html'>x</a>", "no file behind gone.html"),
+        ("<a href='#gone'>x</a>", "no anchor behind #gone"),
+        ("<a href='planted.html#gone'>x</a>", "no anchor behind planted.html#gone"),
+        ("<img src='gone.png'>", "no file behind gone.png"),
+        ("<script src='https://cdn.invalid/a.js'></script>", "loads https://cdn.invalid/a.js"),
+    ],
+)
+def test_dead_links_are_found(tmp_path: Path, body: str, expected: str) -> None:
+    assert any(expected in fault for fault in html_checks.dead_links(planted(tmp_path, body=body)))
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("<figure><img src='dot.gif'><figcaption>A dot.</figcaption></figure>", "has no alt text"),
+        ("<figure><img src='dot.gif' alt=' '><figcaption>A dot.</figcaption></figure>", "has no alt text"),
+        ("<figure><img src='dot.gif' alt='../dot.gif'><figcaption>A dot.</figcaption></figure>", "is a file name"),
+        ("<figure><img src='dot.gif' alt='A dot'></figure>", "has no caption"),
+        ("<figure><img src='dot.gif' alt='A dot'><figcaption> </figcaption></figure>", "has no caption"),
+        ("<img src='dot.gif' alt='A dot'>", "has no caption"),
+    ],
+)
+def test_figure_faults_are_found(tmp_path: Path, body: str, expected: str) -> None:
+    assert any(expected in fault for fault in html_checks.figure_faults(planted(tmp_path, body=body)))
