@@ -24,9 +24,15 @@ def integer(name: str, value: object, *, minimum: int) -> int:
     return number
 
 
-def real(name: str, value: object, *, minimum: float = -math.inf, above: float = -math.inf, maximum: float = math.inf) -> float:
+def real(
+    name: str, value: object, *, minimum: float = -math.inf, above: float = -math.inf, maximum: float = math.inf
+) -> float:
     """Return ``value`` as a finite float in [minimum, maximum] and > ``above``, or raise ValueError."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+    try:
+        finite_number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an integer beyond the range of floats
+        finite_number = False
+    if not finite_number:
         raise ValueError(f"{name} must be a finite number, got {value!r}")
     if value < minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {value!r}")

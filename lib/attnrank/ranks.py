@@ -50,17 +50,19 @@ def hardmax_rank(
     Source: chapter 01, "The rank of a hardmax matrix is a count".
     """
     q, k = _queries_and_keys(q, k, causal)
-    n, m = q.shape[-2], k.shape[-2]
+    batch, n, m = q.shape[:-2], q.shape[-2], k.shape[-2]
     rows, columns = _tile_shape(n, m, tile)
-    first = _first_equal_row(k)
+    together = max(1, TILE_SCORES // (rows * columns))  # small matrices go through in one product
     counts = []
-    for queries, keys, representative in zip(q.flatten(0, -3), k.flatten(0, -3), first.flatten(0, -2), strict=True):
-        chosen = torch.zeros(m, dtype=torch.bool, device=q.device)
+    q, k = q.reshape(-1, *q.shape[-2:]), k.reshape(-1, *k.shape[-2:])
+    for queries, keys in zip(q.split(together), k.split(together), strict=True):
+        chosen = torch.zeros(keys.shape[:-1], dtype=torch.bool, device=q.device)
+        first = _first_equal_row(keys)
         for start in range(0, n, rows):
-            best = _best_keys(queries[start : start + rows], keys, columns, start if causal else None)
-            chosen[representative[best]] = True
-        counts.append(chosen.sum())
-    return torch.stack(counts).reshape(q.shape[:-2])
+            best = _best_keys(queries[:, start : start + rows], keys, columns, start if causal else None)
+            chosen.scatter_(-1, first.gather(-1, best), True)
+        counts.append(chosen.sum(-1))
+    return torch.cat(counts).reshape(batch)
 
 
 def numerical_rank(a: Float[Tensor, "*batch n m"], tol: float, *, relative: bool = False) -> Int64[Tensor, "*batch"]:
@@ -84,11 +86,10 @@ def numerical_rank(a: Float[Tensor, "*batch n m"], tol: float, *, relative: bool
     Source: the first paper's rank(A, delta); chapter 01, "Numerical rank".
     """
     tol = _check.real("tol", tol, minimum=0.0)
-    sigma = singular_values(a)
     if not relative:
-        return (sigma >= tol).sum(-1)
-    largest = sigma[..., :1]
-    return ((sigma >= tol * largest) & (largest > 0)).sum(-1)
+        return (singular_values(a) >= tol).sum(-1)
+    sigma, _ = _scaled_singular_values(a)
+    return ((sigma >= tol * sigma[..., :1]) & (sigma[..., :1] > 0)).sum(-1)
 
 
 def stable_rank(a: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch"]:
@@ -108,7 +109,7 @@ def stable_rank(a: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch"]:
 
     Source: Rudelson and Vershynin (2007). For a hardmax matrix it is n / (largest column count): chapter 01.
     """
-    share = _relative_to_largest(singular_values(a))
+    share = _relative_to_largest(a)
     return share.square().sum(-1)
 
 
@@ -129,7 +130,7 @@ def effective_rank(a: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch"]:
 
     Source: Roy and Vetterli (2007).
     """
-    share = _relative_to_largest(singular_values(a))
+    share = _relative_to_largest(a)
     total = share.sum(-1, keepdim=True)
     p = share / total.where(total > 0, 1.0)
     entropy = -torch.special.xlogy(p, p).sum(-1)
@@ -145,20 +146,26 @@ def singular_values(a: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch k"]
 
     Returns
     -------
-    float64 tensor (..., min(n, m)).
+    float64 tensor (..., min(n, m)); infinite where a singular value exceeds the largest float64.
 
     Raises
     ------
     ValueError : empty, NaN or infinite ``a``.
     """
+    sigma, scale = _scaled_singular_values(a)
+    return sigma * scale
+
+
+def _scaled_singular_values(a: Tensor) -> tuple[Tensor, Tensor]:
+    """Singular values in units of a scale (..., 1): 1, except where squares of entries would over- or underflow."""
     a = _check.finite("a", _check.matrices("a", a)).double()
-    # LAPACK works in the scale it is given: a matrix of 1e-300s would lose its squares to underflow.
-    scale = a.abs().amax((-2, -1), keepdim=True)
-    scale = scale.where(scale > 0, 1.0)
-    return torch.linalg.svdvals(a / scale) * scale.squeeze(-1)
+    largest = a.abs().amax((-2, -1), keepdim=True)
+    scale = torch.where(largest > 0, largest / largest.clamp(2.0**-460, 2.0**460), 1.0)
+    return torch.linalg.svdvals(a / scale), scale.squeeze(-1)
 
 
-def _relative_to_largest(sigma: Tensor) -> Tensor:
+def _relative_to_largest(a: Tensor) -> Tensor:
+    sigma, _ = _scaled_singular_values(a)
     largest = sigma[..., :1]
     return sigma / largest.where(largest > 0, 1.0)
 
@@ -173,7 +180,8 @@ def _queries_and_keys(q: Tensor, k: Tensor, causal: bool) -> tuple[Tensor, Tenso
             f"got q of shape {tuple(q.shape)} and k of shape {tuple(k.shape)}"
         )
     if q.dtype != k.dtype or q.device != k.device:
-        raise ValueError(f"q and k must share dtype and device, got {q.dtype} on {q.device} and {k.dtype} on {k.device}")
+        found = f"{q.dtype} on {q.device} and {k.dtype} on {k.device}"
+        raise ValueError(f"q and k must share dtype and device, got {found}")
     if causal and q.shape[-2] != k.shape[-2]:
         raise ValueError(f"causal needs as many keys as queries, got {q.shape[-2]} queries and {k.shape[-2]} keys")
     precision = torch.float64 if q.dtype == torch.float64 else torch.float32
@@ -189,29 +197,26 @@ def _tile_shape(n: int, m: int, tile: int | None) -> tuple[int, int]:
 
 
 def _best_keys(queries: Tensor, keys: Tensor, columns: int, causal_start: int | None) -> Tensor:
-    """Index of the best key of each query, the first one on ties; ``causal_start`` is the position of queries[0]."""
-    stop = len(keys) if causal_start is None else causal_start + len(queries)
+    """Index of the best key of each query, the first one on ties; ``causal_start`` is the position of queries[:, 0]."""
+    stop = keys.shape[-2] if causal_start is None else causal_start + queries.shape[-2]
     best, index = _tile_maximum(queries, keys, 0, min(columns, stop), causal_start)
     for start in range(columns, stop, columns):
         value, position = _tile_maximum(queries, keys, start, min(start + columns, stop), causal_start)
         better = value > best  # strictly: an equal score later on does not displace the first
-        best = torch.where(better, value, best)
+        best = torch.maximum(best, value)  # keeps a NaN
         index = torch.where(better, position, index)
-    _require_finite_scores(best)  # the maximum of a row is NaN or infinite if a score above all others is
+    if not torch.isfinite(best).all():
+        raise ValueError(f"q and k must have finite scores: q k^T overflows {best.dtype}; rescale or use float64")
     return index
 
 
-def _require_finite_scores(scores: Tensor) -> None:
-    if not torch.isfinite(scores).all():
-        raise ValueError(f"q and k must have finite scores: q k^T overflows {scores.dtype}; rescale or use float64")
-
-
-def _tile_maximum(queries: Tensor, keys: Tensor, start: int, stop: int, causal_start: int | None) -> tuple[Tensor, Tensor]:
-    scores = queries @ keys[start:stop].T
+def _tile_maximum(
+    queries: Tensor, keys: Tensor, start: int, stop: int, causal_start: int | None
+) -> tuple[Tensor, Tensor]:
+    scores = queries @ keys[:, start:stop].mT
     if causal_start is not None and stop > causal_start:
-        row = torch.arange(causal_start, causal_start + len(queries), device=queries.device)
+        row = torch.arange(causal_start, causal_start + queries.shape[-2], device=queries.device)
         column = torch.arange(start, stop, device=queries.device)
-        _require_finite_scores(scores)  # before the mask hides it
         scores.masked_fill_(column > row[:, None], -torch.inf)
     value, position = scores.max(-1)
     return value, position + start
@@ -221,15 +226,21 @@ def _first_equal_row(k: Tensor) -> Tensor:
     """For every key the index of the first key equal to it, (..., m); found by hashing, confirmed by comparison."""
     m = k.shape[-2]
     itself = torch.arange(m, device=k.device).expand(k.shape[:-1])
-    hashes, order = _row_hashes(k).sort(-1, stable=True)
+    hashes, order = _row_hashes(k).sort(dim=-1)
     fresh = torch.ones_like(hashes, dtype=torch.bool)
     fresh[..., 1:] = hashes[..., 1:] != hashes[..., :-1]
     if fresh.all():
         return itself
-    group_start = torch.where(fresh, itself, 0).cummax(-1).values
-    first = torch.empty_like(order).scatter_(-1, order, order.gather(-1, group_start))
-    same = (k == k.gather(-2, first.unsqueeze(-1).expand_as(k))).all(-1)
-    return torch.where(same, first, itself)  # a collision of hashes leaves the key to itself
+    group = torch.empty_like(order).scatter_(-1, order, fresh.cumsum(-1) - 1)  # keys of one hash
+    first, unsettled = itself, torch.ones_like(fresh)
+    while unsettled.any():  # once, unless different keys share a hash
+        earliest = torch.full_like(group, m - 1)
+        earliest.scatter_reduce_(-1, group, torch.where(unsettled, itself, m - 1), "amin")
+        candidate = earliest.gather(-1, group)
+        equal = unsettled & (k == k.gather(-2, candidate.unsqueeze(-1).expand_as(k))).all(-1)
+        first = torch.where(equal, candidate, first)
+        unsettled &= ~equal
+    return first
 
 
 def _row_hashes(k: Tensor) -> Tensor:
