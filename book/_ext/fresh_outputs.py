@@ -5,6 +5,8 @@ jupyter-cache compares the code cells of a notebook only. Here the cache also de
 their digest names the folder of the cache. The folder is a setting that Sphinx compares between builds, so a new digest
 makes it read, and hence execute, every notebook again. The few latest folders are kept.
 
+Sphinx also overlooks a changed style sheet as long as no page changes; a second digest makes it write all pages then.
+
 The environment variable ATTNRANK_BOOK_EXECUTE=off builds the site from the outputs stored in the notebooks.
 """
 
@@ -43,6 +45,7 @@ def choose_cache(app: Sphinx, config: Config) -> None:
     caches = Path(app.outdir).parent / ".jupyter_cache"
     cache = caches / digest(Path(app.srcdir), config.fresh_outputs_sources, config.fresh_outputs_ignored)
     config.nb_execution_cache_path = str(cache)
+    config.fresh_outputs_static = digest(Path(app.srcdir), [f"{folder}/*" for folder in config.html_static_path], [])
     if config.nb_execution_mode == "cache":
         cache.mkdir(parents=True, exist_ok=True)
         os.utime(cache)
@@ -55,5 +58,6 @@ def setup(app: Sphinx) -> ExtensionMetadata:
     os.environ.update(dict.fromkeys(ONE_THREAD, "1"))  # inherited by the kernels
     app.add_config_value("fresh_outputs_sources", [], "", [list])
     app.add_config_value("fresh_outputs_ignored", [], "", [list])
+    app.add_config_value("fresh_outputs_static", "", "html", [str])
     app.connect("config-inited", choose_cache)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -37,7 +37,7 @@ OVERFLOWING = """() => {
             if (['auto', 'scroll'].includes(getComputedStyle(p).overflowX) && !reaches(p)) return true
         return false
     }
-    const main = document.querySelector('article, main') || document.body
+    const main = document.querySelector('article') || document.body
     const found = [...main.querySelectorAll('*')].filter(
         e => !e.closest('mjx-assistive-mml, .visually-hidden, .onlyprint') && reaches(e) && !scrolls(e))
     const outermost = found.filter(e => !found.includes(e.parentElement))

@@ -54,7 +54,7 @@ class SmallBook:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         for name in ("_config.yml", "requirements.txt", "book/references.bib", "book/_static/logo.svg",
-                     "book/_static/book.css", *(str(path.relative_to(ROOT)) for path in ROOT.glob("book/_ext/*.py"))):
+                     "book/_static/book.css", "book/_static/book.js", *(str(path.relative_to(ROOT)) for path in ROOT.glob("book/_ext/*.py"))):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
         self.write("_toc.yml", "format: jb-book\nroot: book/index\nparts:\n- numbered: 2\n  chapters:\n"
