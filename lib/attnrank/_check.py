@@ -72,6 +72,14 @@ def finite(name: str, value: Tensor) -> Tensor:
     return value
 
 
+def same_dtype_and_device(**tensors: Tensor) -> None:
+    """Raise ValueError unless all ``tensors`` share dtype and device."""
+    if len({(value.dtype, value.device) for value in tensors.values()}) > 1:
+        *names, last = tensors
+        found = ", ".join(f"{value.dtype} on {value.device}" for value in tensors.values())
+        raise ValueError(f"{', '.join(names)} and {last} must share dtype and device, got {found}")
+
+
 def generator(name: str, value: object) -> torch.Generator:
     """Return ``value`` if it is a torch.Generator on the CPU, or raise ValueError."""
     if not isinstance(value, torch.Generator):

@@ -12,7 +12,7 @@ from torch import Tensor
 from attnrank import _check
 
 
-def tokens(kind: str, n: int, d: int, *, generator: torch.Generator, **options: float) -> Float[Tensor, "n d"]:
+def tokens(kind: str, n: int, d: int, *, generator: torch.Generator, **options: float | int) -> Float[Tensor, "n d"]:
     """A sequence of n tokens of width d, drawn on the CPU in float64 so that every device sees the same one.
 
     ===================== ============================================================== =======================
@@ -25,7 +25,7 @@ def tokens(kind: str, n: int, d: int, *, generator: torch.Generator, **options: 
     uniform               i.i.d. uniform entries on [low, high]                          low (0.0), high (1.0)
     autoregressive        x_t = r x_{t-1} + sqrt(1 - r^2) g_t, g_t i.i.d. N(0, I/d)      correlation r (0.9)
     anisotropic           sqrt(c) u + sqrt(1 - c) s_t: s_t on the unit sphere, one       cosine c (0.5)
-                          common unit u; two tokens have mean cosine c
+                          common unit u; mean inner product c (wide tokens: cosine)
     repeated_vocabulary   each token is one of ``vocabulary`` Gaussian ones, uniformly   vocabulary (50)
     ===================== ============================================================== =======================
 
@@ -89,7 +89,8 @@ def _sphere(n: int, d: int, generator: torch.Generator) -> Tensor:
 def _uniform(n: int, d: int, generator: torch.Generator, *, low: float = 0.0, high: float = 1.0) -> Tensor:
     low = _check.real("low", low)
     high = _check.real("high", high, above=low)
-    return low + (high - low) * torch.rand(n, d, generator=generator, dtype=torch.float64)
+    width = _check.real("high - low", high - low)
+    return low + width * torch.rand(n, d, generator=generator, dtype=torch.float64)
 
 
 def _autoregressive(n: int, d: int, generator: torch.Generator, *, correlation: float = 0.9) -> Tensor:

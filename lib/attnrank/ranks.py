@@ -37,7 +37,8 @@ def hardmax_rank(
     q : floating-point tensor (..., n, d_h), queries.
     k : floating-point tensor (..., m, d_h), keys; same leading dimensions, device and dtype as ``q``.
     causal : query i may choose keys 0..i only; needs m = n.
-    tile : rows of a square tile of scores; chosen from the shapes when None. It does not change the result.
+    tile : rows of a square tile of scores; chosen from the shapes when None. It does not change the result, up to
+        rounding: scores that differ only by rounding errors may be ordered otherwise in tiles of another shape.
 
     Returns
     -------
@@ -179,9 +180,7 @@ def _queries_and_keys(q: Tensor, k: Tensor, causal: bool) -> tuple[Tensor, Tenso
             "q and k must have the same leading and last dimensions, "
             f"got q of shape {tuple(q.shape)} and k of shape {tuple(k.shape)}"
         )
-    if q.dtype != k.dtype or q.device != k.device:
-        found = f"{q.dtype} on {q.device} and {k.dtype} on {k.device}"
-        raise ValueError(f"q and k must share dtype and device, got {found}")
+    _check.same_dtype_and_device(q=q, k=k)
     if causal and q.shape[-2] != k.shape[-2]:
         raise ValueError(f"causal needs as many keys as queries, got {q.shape[-2]} queries and {k.shape[-2]} keys")
     precision = torch.float64 if q.dtype == torch.float64 else torch.float32

@@ -64,14 +64,15 @@ def queries_keys(
         )
     if x.shape[-1] != w_q.shape[-2]:
         raise ValueError(f"x has width {x.shape[-1]} but w_q expects {w_q.shape[-2]}")
+    _check.same_dtype_and_device(x=x, w_q=w_q, w_k=w_k)
     if w_q.ndim == 3:
         x = x.unsqueeze(-3)
     return x @ w_q, x @ w_k
 
 
 def attention(
-    q: Float[Tensor, "*batch n d_h"],
-    k: Float[Tensor, "*batch m d_h"],
+    q: Float[Tensor, "*#batch n d_h"],
+    k: Float[Tensor, "*#batch m d_h"],
     *,
     temperature: float = 1.0,
     causal: bool = False,
@@ -103,6 +104,14 @@ def attention(
         _check.finite(name, _check.matrices(name, value))
     if q.shape[-1] != k.shape[-1]:
         raise ValueError(f"q has head dimension {q.shape[-1]} but k has {k.shape[-1]}")
+    _check.same_dtype_and_device(q=q, k=k)
+    try:
+        torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])
+    except RuntimeError:
+        raise ValueError(
+            "leading dimensions of q and k must broadcast, "
+            f"got q of shape {tuple(q.shape)} and k of shape {tuple(k.shape)}"
+        ) from None
     scores = q @ k.mT if hard else (q / temperature) @ k.mT
     _check.finite("q k^T / temperature", scores)
     if causal:
