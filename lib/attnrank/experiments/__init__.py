@@ -1,0 +1,38 @@
+"""The published tables: for each its function of one setting and its grid, small (quick) or as published (paper).
+
+    python -m attnrank.experiments random_heads --profile quick
+
+computes what is missing of a table; :mod:`attnrank.sweep` stores it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from attnrank import _check, sweep
+from attnrank.experiments import synthetic, vision
+from attnrank.experiments.experiment import Experiment
+
+PROFILES = ("quick", "paper")
+EXPERIMENTS: dict[str, Experiment] = synthetic.EXPERIMENTS | vision.EXPERIMENTS
+
+
+def run(name: str, *, profile: str = "paper", folder: str | Path | None = None, workers: int = 1) -> pd.DataFrame:
+    """Compute what is missing of a published table and return it whole.
+
+    Parameters
+    ----------
+    name : a key of ``EXPERIMENTS``.
+    profile : "paper", the published table, or "quick", a small one called ``name-quick``.
+    folder, workers : as for :func:`attnrank.sweep.run`.
+
+    Raises
+    ------
+    ValueError : unknown name or profile, and what :func:`attnrank.sweep.run` raises.
+    """
+    experiment = EXPERIMENTS[_check.choice("name", name, EXPERIMENTS)]
+    settings = getattr(experiment, _check.choice("profile", profile, PROFILES))
+    table = name if profile == "paper" else f"{name}-{profile}"
+    return sweep.run(table, experiment.function, settings, folder=folder, workers=workers)

@@ -1,0 +1,298 @@
+"""What a chapter states and draws with: claims that can fail and enter the ledger, and one style of figure."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import seaborn as sns
+import torch
+from filelock import FileLock
+from matplotlib.axes import Axes
+from numpy.typing import ArrayLike
+from scipy import stats
+
+from attnrank import _check
+from attnrank.sweep import results_folder
+
+RELATIONS = {"<=": "≤", ">=": "≥", "==": "="}
+KINDS = ("theorem", "measurement", "arithmetic")
+VERDICTS = ("reproduced", "sharpened", "reproduced in part", "not reproduced", "not reproducible from public facts")
+ROUNDING = "rounding in float64"
+CLAIM_MIME = "application/vnd.attnrank.claim+json"
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#AA3377", "#B8860B", "#555555")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One row of the ledger: what was stated, what was measured, and the control that the same check rejects."""
+
+    id: str
+    statement: str
+    kind: str
+    cases: int
+    measured: str
+    relation: str
+    bound: str
+    margin: str
+    margin_meaning: str
+    control: str
+    control_measured: str
+    control_bound: str
+    paper: str
+    verdict: str
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, object]:
+        return {"text/html": _claim_html(self), "text/plain": _claim_text(self), CLAIM_MIME: asdict(self)}
+
+
+def claim(
+    id: str,
+    statement: str,
+    *,
+    measured: ArrayLike,
+    relation: str,
+    bound: ArrayLike,
+    control: str,
+    control_measured: ArrayLike,
+    control_bound: ArrayLike | None = None,
+    margin: ArrayLike = 0.0,
+    margin_meaning: str = "",
+    kind: str = "measurement",
+    paper: str = "",
+    verdict: str = "",
+    digits: int = 4,
+) -> Claim:
+    """Assert ``measured relation bound`` up to ``margin``, assert that the control fails it, and write the ledger.
+
+    With arrays every case must satisfy the relation; the case closest to failing is the one that is shown. The control
+    is the same check on a mutated input, and at least one of its cases must violate the relation. The row goes to
+    ``ledger.csv`` in the results folder, where there is one.
+
+    Parameters
+    ----------
+    id : "NN-name", NN the chapter; unique in the book.
+    statement : one sentence in plain text.
+    measured, bound, margin : numbers or arrays that broadcast; margin >= 0 in the units of measured.
+    relation : "<=", ">=" or "==" (the absolute difference is at most the margin).
+    control : what was mutated, in a few words. ``control_measured`` and ``control_bound`` (``bound`` when None) take
+        the places of ``measured`` and ``bound``.
+    margin_meaning : what the margin is, for instance its false-alarm rate. With ``ROUNDING`` a measured value within the
+        margin is shown as the bound itself, because its digits differ from machine to machine.
+    kind : "theorem" (a proved statement is tested), "measurement" or "arithmetic" (exact or rounding only).
+    paper : the statement of a paper that this bears on, and ``verdict``, one of ``VERDICTS``, what became of it.
+    digits : significant digits shown.
+
+    Returns
+    -------
+    Claim, which a notebook displays.
+
+    Raises
+    ------
+    AssertionError : the relation does not hold, or the control was not caught.
+    ValueError : empty or non-finite numbers, or an unknown relation, kind or verdict.
+    """
+    if not id[:2].isdigit() or id[2:3] != "-":
+        raise ValueError(f"id must look like '02-name', got {id!r}")
+    _check.choice("relation", relation, RELATIONS)
+    _check.choice("kind", kind, KINDS)
+    if bool(paper) != bool(verdict) or (verdict and verdict not in VERDICTS):
+        raise ValueError(f"verdict must be one of {VERDICTS} where a paper is named, got {verdict!r} for {paper!r}")
+    seen = _worst_case("measured", measured, relation, bound, margin)
+    if not seen.holds:
+        raise AssertionError(f"claim {id} fails: {seen.value:.{digits}g} {relation} {seen.bound:.{digits}g} "
+                             f"(margin {seen.margin:.{digits}g}) is false. {statement}")
+    mutated = _worst_case("control_measured", control_measured, relation, bound if control_bound is None else control_bound, margin)
+    if mutated.holds:
+        raise AssertionError(f"claim {id}: the control ({control}) is not caught, so the check cannot fail")
+    number = f".{_check.integer('digits', digits, minimum=1)}g"
+    rounded = margin_meaning == ROUNDING and abs(seen.value - seen.bound) <= seen.margin
+    shown = seen.bound if rounded else seen.value
+    row = Claim(
+        id, statement, kind, seen.cases, format(shown, number), relation, format(seen.bound, number),
+        format(seen.margin, ".2g"), margin_meaning, control, format(mutated.value, number),
+        format(mutated.bound, number), paper, verdict,
+    )  # fmt: skip
+    _write_ledger(row)
+    return row
+
+
+def normal_margin(standard_error: ArrayLike, *, cases: int = 1, false_alarm: float = 1e-6) -> np.ndarray:
+    """Margin for means of many samples: one-sided normal quantile times the standard error, Bonferroni over cases.
+
+    If every case satisfies its bound exactly, the chance that any mean exceeds its bound by more than the margin is at
+    most ``false_alarm``, as far as the means are normal.
+
+    Parameters
+    ----------
+    standard_error : standard errors >= 0 of the means, any shape.
+    cases : number of comparisons made, >= 1.
+    false_alarm : in (0, 1).
+
+    Returns
+    -------
+    array of the shape of ``standard_error``.
+
+    Raises
+    ------
+    ValueError : a negative or non-finite standard error, cases < 1, false_alarm out of its range.
+    """
+    error = np.asarray(standard_error, dtype=float)
+    if not np.isfinite(error).all() or (error < 0).any():
+        raise ValueError(f"standard_error must be finite and at least 0, got {standard_error!r}")
+    cases = _check.integer("cases", cases, minimum=1)
+    false_alarm = _check.real("false_alarm", false_alarm, above=0.0, maximum=0.5)
+    return stats.norm.isf(false_alarm / cases) * error
+
+
+def read_ledger(folder: str | Path | None = None) -> list[dict[str, str]]:
+    """Rows of the ledger in the results folder, sorted by id; an empty list where there is no ledger yet.
+
+    Raises
+    ------
+    ValueError : the file does not have the ledger's columns.
+    """
+    path = results_folder(folder) / "ledger.csv"
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        if reader.fieldnames != [f.name for f in fields(Claim)]:
+            raise ValueError(f"{path} is not a ledger (columns {reader.fieldnames}): delete it and rerun the notebooks")
+        rows = list(reader)
+    if any(None in row or None in row.values() for row in rows):
+        raise ValueError(f"{path} has a row with the wrong number of fields: delete it and rerun the notebooks")
+    return rows
+
+
+def setup() -> None:
+    """First call of every chapter: the book's figure style, and one thread, so that sums come out the same everywhere."""
+    torch.set_num_threads(1)
+    sns.set_theme(style="ticks", context="notebook", palette=list(COLOURS))
+    mpl.rcParams.update(
+        {
+            "figure.figsize": (7.2, 4.0),
+            "figure.facecolor": "none",  # transparent: the page shows the figure on its own colour, light or dark
+            "axes.facecolor": "none",
+            "savefig.facecolor": "none",
+            "figure.constrained_layout.use": True,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.edgecolor": "#444444",
+            "axes.linewidth": 0.9,
+            "axes.labelcolor": "#222222",
+            "text.color": "#222222",
+            "xtick.color": "#444444",
+            "ytick.color": "#444444",
+            "font.family": ["DejaVu Sans"],
+            "font.size": 10.5,
+            "axes.labelsize": 11,
+            "legend.frameon": False,
+            "lines.linewidth": 1.8,
+            "lines.markersize": 5,
+        }
+    )
+    if "inline" in mpl.get_backend():
+        from matplotlib_inline.backend_inline import set_matplotlib_formats
+
+        set_matplotlib_formats("retina")
+
+
+def sequence_colours(count: int) -> list[tuple[float, float, float]]:
+    """``count`` colours from light to dark for an ordered quantity, distinct in print and without colour vision."""
+    return sns.color_palette("crest", _check.integer("count", count, minimum=1))
+
+
+def label_line(ax: Axes, x: float, y: float, text: str, colour: object, **options: object) -> None:
+    """Write ``text`` in the colour of a line just right of its end (x, y), in place of a legend."""
+    ax.annotate(text, (x, y), xytext=(5, 0), textcoords="offset points", color=colour, va="center",
+                annotation_clip=False, **options)  # fmt: skip
+
+
+def draw_band(ax: Axes, x: ArrayLike, mean: ArrayLike, spread: ArrayLike, colour: object, **options: object) -> None:
+    """A line through ``mean`` with a band of one ``spread`` on either side."""
+    ax.fill_between(x, np.subtract(mean, spread), np.add(mean, spread), color=colour, alpha=0.18, linewidth=0)
+    ax.plot(x, mean, color=colour, **options)
+
+
+def draw_ceiling(ax: Axes, level: float, text: str) -> None:
+    """A dashed horizontal line at ``level``, labelled above its left end."""
+    ax.axhline(level, color="#222222", linewidth=1.1, linestyle=(0, (5, 3)), zorder=1)
+    ax.annotate(text, (0.01, level), xycoords=("axes fraction", "data"), xytext=(0, 3), textcoords="offset points",
+                va="bottom", fontsize=9.5)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Case:
+    value: float
+    bound: float
+    margin: float
+    holds: bool
+    cases: int
+
+
+def _worst_case(name: str, measured: ArrayLike, relation: str, bound: ArrayLike, margin: ArrayLike) -> _Case:
+    value, limit, slack = np.broadcast_arrays(*(np.asarray(a, dtype=float) for a in (measured, bound, margin)))
+    if value.size == 0 or not all(np.isfinite(a).all() for a in (value, limit, slack)) or (slack < 0).any():
+        raise ValueError(f"{name} must be non-empty and finite with finite bounds and margins >= 0, got {measured!r}")
+    excess = {"<=": value - limit, ">=": limit - value, "==": abs(value - limit)}[relation] - slack
+    worst = np.unravel_index(np.argmax(excess), excess.shape)
+    return _Case(float(value[worst]), float(limit[worst]), float(slack[worst]), bool(excess[worst] <= 0), value.size)
+
+
+def _write_ledger(row: Claim) -> None:
+    try:
+        folder = results_folder()
+    except ValueError:
+        return  # the package is used outside the book
+    with FileLock(folder / "ledger.csv.lock"):
+        rows = {r["id"]: r for r in read_ledger(folder)}
+        new = {key: str(value) for key, value in asdict(row).items()}
+        if rows.get(row.id) == new:
+            return
+        rows[row.id] = new
+        text = io.StringIO()
+        writer = csv.DictWriter(text, [f.name for f in fields(Claim)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows[key] for key in sorted(rows))
+        temporary = folder / "ledger.csv.tmp"
+        temporary.write_text(text.getvalue(), encoding="utf-8", newline="\n")
+        os.replace(temporary, folder / "ledger.csv")
+
+
+def _comparison(row: Claim, value: str, bound: str, *, holds: bool) -> str:
+    sign = RELATIONS[row.relation]
+    return f"{value} {sign} {bound}" if holds else f"{value}, not {sign} {bound}"
+
+
+def _claim_lines(row: Claim) -> Sequence[tuple[str, str]]:
+    cases = "" if row.cases == 1 else f" (closest of {row.cases} cases)"
+    lines = [("measured", _comparison(row, row.measured, row.bound, holds=True) + cases)]
+    if float(row.margin):
+        lines.append(("margin", row.margin + (f", {row.margin_meaning}" if row.margin_meaning else "")))
+    lines.append(("control", f"{row.control}: {_comparison(row, row.control_measured, row.control_bound, holds=False)}"))
+    if row.paper:
+        lines.append((row.paper, row.verdict))
+    return lines
+
+
+def _claim_text(row: Claim) -> str:
+    return "\n".join([f"[{row.id}] {row.statement}", *(f"  {name}: {text}" for name, text in _claim_lines(row))])
+
+
+def _claim_html(row: Claim) -> str:
+    lines = "".join(
+        f"<tr><th scope='row'>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>"
+        for name, text in _claim_lines(row)
+    )
+    return (
+        f"<div class='claim' id='claim-{html.escape(row.id)}'><p class='claim-statement'>{html.escape(row.statement)}"
+        f" <span class='claim-kind'>{row.kind}, holds</span></p><table>{lines}</table></div>"
+    )
