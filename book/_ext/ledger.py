@@ -1,0 +1,69 @@
+"""The directive ``{ledger}``: the claims of book/results/ledger.csv as tables, one a chapter, each claim linked to its cell."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path, PurePosixPath
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+from sphinx.util.typing import ExtensionMetadata
+
+from attnrank import report
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+
+
+class Ledger(SphinxDirective):
+    """One table a chapter; a claim whose chapter is not in the book is an error."""
+
+    def run(self) -> list[nodes.Node]:
+        self.env.note_dependency(str(RESULTS / "ledger.csv"))
+        pages = {PurePosixPath(page).name[:2]: page for page in self.env.found_docs if page.startswith("notebooks/")}
+        found = []
+        for chapter, rows in itertools.groupby(report.read_ledger(RESULTS), key=lambda row: row["id"][:2]):
+            if chapter not in pages:
+                raise self.error(f"the ledger has claims of chapter {chapter}, which is not in the book")
+            found += [nodes.rubric("", f"Chapter {int(chapter)}"), self.table(pages[chapter], list(rows))]
+        return found
+
+    def table(self, page: str, rows: list[dict[str, str]]) -> nodes.Node:
+        """A table of four columns: the claim, what was measured, the control, and what became of the paper's statement."""
+        table = nodes.table(classes=["ledger"])
+        group = nodes.tgroup(cols=4)
+        table += group
+        group += [nodes.colspec(colwidth=width) for width in (38, 22, 24, 16)]
+        head, body = nodes.thead(), nodes.tbody()
+        group += [head, body]
+        head += _row(*(nodes.Text(text) for text in ("claim", "measured", "control", "paper")))
+        for row in rows:
+            address = self.env.app.builder.get_relative_uri(self.env.docname, page) + f"#claim-{row['id']}"
+            link = nodes.reference("", row["id"], refuri=address, internal=True)
+            body += _row(
+                [link, nodes.Text(f"  {row['statement']}")], *(nodes.Text(text) for text in _columns(row))
+            )
+        return table
+
+
+def _columns(row: dict[str, str]) -> tuple[str, str, str]:
+    sign = report.RELATIONS[row["relation"]]
+    measured = f"{row['measured']} {sign} {row['bound']}"
+    if row["cases"] != "1":
+        measured += f" (closest of {row['cases']})"
+    if float(row["margin"]):
+        measured += f", margin {row['margin']}" + (f" ({row['margin_meaning']})" if row["margin_meaning"] else "")
+    control = f"{row['control']}: {row['control_measured']}, not {sign} {row['control_bound']}"
+    return measured, control, f"{row['paper']}: {row['verdict']}" if row["paper"] else ""
+
+
+def _row(*cells: nodes.Node | list[nodes.Node]) -> nodes.row:
+    row = nodes.row()
+    for cell in cells:
+        row += nodes.entry("", nodes.paragraph("", "", *(cell if isinstance(cell, list) else [cell])))
+    return row
+
+
+def setup(app: Sphinx) -> ExtensionMetadata:
+    app.add_directive("ledger", Ledger)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
