@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from inspect import Parameter, signature
 
 import torch
 from jaxtyping import Float
@@ -12,7 +13,7 @@ from torch import Tensor
 from attnrank import _check
 
 
-def tokens(kind: str, n: int, d: int, *, generator: torch.Generator, **options: float | int) -> Float[Tensor, "n d"]:
+def tokens(kind: str, n: int, d: int, *, generator: torch.Generator, **options: float) -> Float[Tensor, "{n} {d}"]:
     """A sequence of n tokens of width d, drawn on the CPU in float64 so that every device sees the same one.
 
     ===================== ============================================================== =======================
@@ -47,7 +48,7 @@ def tokens(kind: str, n: int, d: int, *, generator: torch.Generator, **options: 
     draw = KINDS[_check.choice("kind", kind, KINDS)]
     n, d = _check.integer("n", n, minimum=1), _check.integer("d", d, minimum=1)
     _check.generator("generator", generator)
-    allowed = set(draw.__kwdefaults__ or ())
+    allowed = {name for name, option in signature(draw).parameters.items() if option.kind is Parameter.KEYWORD_ONLY}
     if unknown := sorted(set(options) - allowed):
         raise ValueError(f"options of kind {kind!r} are {sorted(allowed) or 'none'}, got {unknown}")
     return draw(n, d, generator, **options)

@@ -11,7 +11,7 @@ from attnrank import _check
 
 def gaussian_weights(
     d: int, d_h: int, *, heads: int | None = None, generator: torch.Generator
-) -> tuple[Float[Tensor, "*heads d d_h"], Float[Tensor, "*heads d d_h"]]:
+) -> tuple[Float[Tensor, "*heads {d} {d_h}"], Float[Tensor, "*heads {d} {d_h}"]]:
     """Query and key weights with i.i.d. N(0, 1) entries: the random weights of the first paper's Theorem 1.
 
     Parameters
