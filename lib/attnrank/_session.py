@@ -1,0 +1,157 @@
+"""One session of work on a table: rows are claimed, stored one by one under a lock, and published when all are there.
+
+A claim is a lock file ``NAME.KEY.lock`` that the operating system frees when its process dies. ``NAME.lock`` is held
+for each change of the two files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from attnrank._table import Table
+from attnrank._tabletext import json_text, line_of, pack, sha256
+from attnrank._values import Kinds, Row, Value, kinds_of
+
+SAVE_SECONDS = 10  # how often the JSON records the progress of a session
+
+
+class Session(Table):
+    """A table, the rows that this process has claimed, and its entry in the list of sessions of the JSON."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        super().__init__(name, folder)
+        self.lock = FileLock(folder / f"{name}.lock")
+        self.claims: dict[Row, FileLock] = {}
+        self.entry: dict = {}
+
+    def open(self, kinds: Kinds, keys: list[Row], rtol: float, environment: dict[str, str | None]) -> None:
+        """Begin a table, or continue a stored one whose rows all belong to the grid."""
+        with self.lock:
+            if self.json.exists() or self.csv.exists():
+                self.load()
+            self.entry = {"id": uuid.uuid4().hex[:8], **environment, "wall_seconds": 0.0, "rows": 0}
+            self._started = self._saved = time.monotonic()
+            if not self.rows:
+                self.csv.unlink(missing_ok=True)
+                self._begin(kinds, keys, rtol, results=None, sessions=[])
+            elif not self.holds(kinds, keys, rtol):
+                self._refuse_other_grid(kinds, keys)
+                self._begin(kinds, keys, rtol, results=self.results, sessions=self.record["sessions"])
+
+    def _begin(self, kinds: Kinds, keys: list[Row], rtol: float, results: Kinds | None, sessions: list[dict]) -> None:
+        seeds = list(dict.fromkeys(dict(zip(kinds, key))["seed"] for key in keys)) if "seed" in kinds else []
+        self.save(name=self.name, status="running", settings=kinds, results=results, grid=pack(kinds, keys),
+                  seeds=seeds, rtol=rtol, rows=None, sha256=None, sessions=sessions)
+        self.load_record()
+
+    def _refuse_other_grid(self, kinds: Kinds, keys: list[Row]) -> None:
+        """Refuse a grid that does not contain the stored rows; say what it lacks and what it adds."""
+        over = "use another name, or delete both files to start over"
+        if list(kinds.items()) != list(self.settings.items()):
+            self.refuse(self.json, f"the stored setting columns are {self.settings}, this grid's are {kinds}", over)
+        wanted, stored = set(keys), set(self.keys)
+        lost = [self.setting(key) for key in self.rows if key not in wanted]
+        new = [self.setting(key) for key in keys if key not in stored]
+        if lost:
+            fresh = f"{len(new)} settings are new, the first {new[0]}" if new else "no setting is new"
+            self.refuse(self.json, f"another grid: {len(lost)} stored rows are not in this grid, the first {lost[0]}; "
+                        f"{fresh}", f"keep the stored settings to extend the table; {over}")
+
+    def claim(self, key: Row) -> bool:
+        """Reserve a missing row for this process; False if it is stored, or another process computes it."""
+        claim = FileLock(self.folder / f"{self.name}.{sha256(line_of(key))[:16]}.lock")
+        try:
+            claim.acquire(timeout=0)
+        except Timeout:
+            return False
+        self.claims[key] = claim
+        self.refresh()
+        if key in self.rows:
+            self.release(key)
+            return False
+        return True
+
+    def release(self, key: Row) -> None:
+        claim = self.claims.pop(key)
+        claim.release()
+        with suppress(OSError):  # another process may have taken it already
+            Path(claim.lock_file).unlink()
+
+    def store(self, key: Row, result: dict[str, Value]) -> None:
+        """Append a row, unless it is stored already."""
+        with self.lock:
+            self.refresh()
+            if key in self.rows:
+                return
+            if self.results is None:  # another process may have stored the first row
+                self.load_record()
+            line = line_of(key + self.ordered(result))
+            if self.lines:
+                self._append(line)
+            else:
+                if self.results is None:
+                    self.save(results=kinds_of(result))
+                    self.load_record()
+                write(self.csv, line_of(self.settings | self.results) + line)
+            self.entry["rows"] += 1
+            self.refresh()
+        if time.monotonic() - self._saved > SAVE_SECONDS:
+            self.save()
+
+    def _append(self, line: str) -> None:
+        with self.csv.open("r+b", buffering=0) as file:
+            file.truncate(self.offset)  # drops the torn line that a crash may have left
+            file.seek(self.offset)
+            file.write(line.encode())
+            os.fsync(file.fileno())
+
+    def save(self, **changes) -> None:
+        """Write fields of the JSON, and what this session has done so far."""
+        with self.lock:
+            if not changes and not (self.entry["rows"] and self.json.exists()):
+                return
+            record = (json.loads(self.json.read_bytes()) if self.json.exists() else {}) | changes
+            self.entry["wall_seconds"] = round(time.monotonic() - self._started, 3)
+            sessions = [session for session in record["sessions"] if session["id"] != self.entry["id"]]
+            record["sessions"] = sessions + [self.entry] * bool(self.entry["rows"])
+            record["wall_seconds"] = round(sum(session["wall_seconds"] for session in record["sessions"]), 3)
+            write(self.json, json_text(record))
+            self._saved = time.monotonic()
+
+    def publish(self, keys: list[Row]) -> None:
+        """Sort the complete table, replace the file in one step, and record its checksum."""
+        with self.lock:
+            self.refresh()
+            self.load_record()
+            if self.keys != keys:
+                self.refuse(self.json, "another process is computing another grid for this table", "run that sweep")
+            if self.complete:  # another process was faster
+                return
+            self.rows = {key: self.rows[key] for key in keys}
+            text = self.text()
+            write(self.csv, text)
+            self.save(status="complete", rows=len(keys), sha256=sha256(text))
+            for claim in self.folder.glob(f"{self.name}.*.lock"):  # left by processes that were killed
+                with suppress(OSError):
+                    claim.unlink()
+
+
+def write(path: Path, text: str) -> None:
+    """Replace a file in one step; the table's lock must be held."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        file.write(text.encode())
+        file.flush()
+        os.fsync(file.fileno())
+    for _ in range(100):  # Windows refuses while another process has the file open for reading
+        with suppress(PermissionError):
+            return os.replace(temporary, path)
+        time.sleep(0.02)
+    os.replace(temporary, path)
