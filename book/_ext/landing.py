@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 
 from attnrank import attention, report, sweep, theory
 
@@ -48,7 +49,9 @@ def draw_curves(ax: Axes) -> None:
         ax.plot(d_h, [theory.head_dim_bound(n, d) / n for d in d_h], color=colour, linewidth=1.4)
         ax.plot(rows.d_h, rows.rank_mean / n, "o", color=colour, markersize=4.5)
         at = rows.iloc[3]
-        ax.annotate(f"n = {n}", (at.d_h, at.rank_mean / n), xytext=(6, -9), textcoords="offset points", color=colour, fontsize=9.5)
+        label = ax.annotate(f"n = {n}", (at.d_h, at.rank_mean / n), xytext=(7, -9), textcoords="offset points",
+                            color=colour, fontsize=9.5)  # fmt: skip
+        label.set_path_effects([withStroke(linewidth=3, foreground="white")])
     report.draw_ceiling(ax, 1 - 1 / math.e, "1 − 1/e = 0.632…")
     ax.set(xscale="log", xlabel="head dimension", ylabel="share of tokens looked at", ylim=(0, 0.72))
     ax.set_xticks([1, 4, 16, 64, 256], [1, 4, 16, 64, 256])

@@ -10,8 +10,6 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.typing import ExtensionMetadata
 
-from attnrank import report
-
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 
 
@@ -19,16 +17,18 @@ class Ledger(SphinxDirective):
     """One table a chapter; a claim whose chapter is not in the book is an error."""
 
     def run(self) -> list[nodes.Node]:
+        from attnrank import report  # here: importing the package takes seconds, and most builds do not read this page
+
         self.env.note_dependency(str(RESULTS / "ledger.csv"))
         pages = {PurePosixPath(page).name[:2]: page for page in self.env.found_docs if page.startswith("notebooks/")}
         found = []
         for chapter, rows in itertools.groupby(report.read_ledger(RESULTS), key=lambda row: row["id"][:2]):
             if chapter not in pages:
                 raise self.error(f"the ledger has claims of chapter {chapter}, which is not in the book")
-            found += [nodes.rubric("", f"Chapter {int(chapter)}"), self.table(pages[chapter], list(rows))]
+            found += [nodes.rubric("", f"Chapter {int(chapter)}"), self.table(pages[chapter], list(rows), report.RELATIONS)]
         return found
 
-    def table(self, page: str, rows: list[dict[str, str]]) -> nodes.Node:
+    def table(self, page: str, rows: list[dict[str, str]], signs: dict[str, str]) -> nodes.Node:
         """A table of four columns: the claim, what was measured, the control, and what became of the paper's statement."""
         table = nodes.table(classes=["ledger"])
         group = nodes.tgroup(cols=4)
@@ -41,20 +41,15 @@ class Ledger(SphinxDirective):
             address = self.env.app.builder.get_relative_uri(self.env.docname, page) + f"#claim-{row['id']}"
             link = nodes.reference("", row["id"], refuri=address, internal=True)
             body += _row(
-                [link, nodes.Text(f"  {row['statement']}")], *(nodes.Text(text) for text in _columns(row))
+                [link, nodes.Text(f"  {row['statement']}")], *(nodes.Text(text) for text in _columns(row, signs))
             )
         return table
 
 
 def _columns(row: dict[str, str]) -> tuple[str, str, str]:
-    sign = report.RELATIONS[row["relation"]]
-    measured = f"{row['measured']} {sign} {row['bound']}"
-    if row["cases"] != "1":
-        measured += f" (closest of {row['cases']})"
-    if float(row["margin"]):
-        measured += f", margin {row['margin']}" + (f" ({row['margin_meaning']})" if row["margin_meaning"] else "")
-    control = f"{row['control']}: {row['control_measured']}, not {sign} {row['control_bound']}"
-    return measured, control, f"{row['paper']}: {row['verdict']}" if row["paper"] else ""
+    claim = report.Claim(**row)
+    measured = report.comparison(claim) + (f"; {claim.margin_meaning}" if claim.margin_meaning else "")
+    return measured, report.control_comparison(claim), f"{claim.paper}: {claim.verdict}" if claim.paper else ""
 
 
 def _row(*cells: nodes.Node | list[nodes.Node]) -> nodes.row:

@@ -11,7 +11,6 @@ import io
 from functools import lru_cache
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from attnrank import _check, docstrings, sources
-from attnrank.sources import SOURCES, Source
+from attnrank.sources import SOURCES, Source, datasets
 
 
 def load(

@@ -153,7 +153,7 @@ def normal_margin(standard_error: ArrayLike, *, cases: int = 1, false_alarm: flo
 
 
 def read_ledger(folder: str | Path | None = None) -> list[dict[str, str]]:
-    """Rows of the ledger in the results folder, sorted by id; an empty list where there is no ledger yet.
+    """Rows of the ledger in the results folder as text, sorted by id; an empty list where there is no ledger yet.
 
     Raises
     ------
@@ -267,17 +267,23 @@ def _write_ledger(row: Claim) -> None:
         os.replace(temporary, folder / "ledger.csv")
 
 
-def _comparison(row: Claim, value: str, bound: str, *, holds: bool) -> str:
-    sign = RELATIONS[row.relation]
-    return f"{value} {sign} {bound}" if holds else f"{value}, not {sign} {bound}"
+def comparison(row: Claim) -> str:
+    """What was measured, beside its bound and margin: "0.634 ≤ 0.633 + 0.015 (closest of 108 cases)"."""
+    margin = {"<=": " + ", ">=": " − ", "==": " ± "}[row.relation] + row.margin if float(row.margin) else ""
+    cases = f" (closest of {row.cases} cases)" if int(row.cases) > 1 else ""
+    return f"{row.measured} {RELATIONS[row.relation]} {row.bound}{margin}{cases}"
+
+
+def control_comparison(row: Claim) -> str:
+    """The control, and the value by which it fails the check."""
+    return f"{row.control}: {row.control_measured}, not {RELATIONS[row.relation]} {row.control_bound}"
 
 
 def _claim_lines(row: Claim) -> Sequence[tuple[str, str]]:
-    cases = "" if row.cases == 1 else f" (closest of {row.cases} cases)"
-    lines = [("measured", _comparison(row, row.measured, row.bound, holds=True) + cases)]
-    if float(row.margin):
-        lines.append(("margin", row.margin + (f", {row.margin_meaning}" if row.margin_meaning else "")))
-    lines.append(("control", f"{row.control}: {_comparison(row, row.control_measured, row.control_bound, holds=False)}"))
+    lines = [("measured", comparison(row))]
+    if row.margin_meaning:
+        lines.append(("margin", row.margin_meaning))
+    lines.append(("control", control_comparison(row)))
     if row.paper:
         lines.append((row.paper, row.verdict))
     return lines

@@ -10,13 +10,17 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from attnrank import docstrings
+
+with warnings.catch_warnings():
+    # In a notebook without ipywidgets, importing tqdm complains that it cannot draw bars, which nobody asked for.
+    warnings.filterwarnings("ignore", message="IProgress not found")
+    import datasets
 
 ENVIRONMENT_VARIABLE = "ATTNRANK_DATA"
 IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})  # how `datasets` stores an image

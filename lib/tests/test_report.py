@@ -42,6 +42,17 @@ def test_a_claim_that_holds_shows_its_closest_case_and_enters_the_ledger(results
 
 
 @pytest.mark.parametrize(
+    ("relation", "measured", "control", "shown"),
+    [("<=", 0.45, 1, "0.45 ≤ 0.4 + 0.1"), (">=", 0.35, 0, "0.35 ≥ 0.4 − 0.1"), ("==", 0.35, 0, "0.35 = 0.4 ± 0.1")],
+)
+def test_a_margin_is_shown_beside_the_bound(relation, measured, control, shown):
+    row = report.claim(
+        **BASE | {"relation": relation, "measured": measured, "control_measured": control, "margin": 0.1}
+    )
+    assert report.comparison(row) == shown
+
+
+@pytest.mark.parametrize(
     "change",
     [
         {"measured": 0.41},

@@ -16,7 +16,7 @@ from attnrank.scores import attention
 from attnrank.sweep import Setting, grid
 
 TREATMENTS = ("none", "centred", "whitened")
-TOLERANCES = (1e-1, 1e-2, 1e-3)
+TOLERANCES = {"tenth": 1e-1, "hundredth": 1e-2, "thousandth": 1e-3}
 #: Heads are exchangeable at initialisation; of more than this many, the first ones stand for all where spectra are taken.
 SPECTRA_PER_IMAGE = 12
 
@@ -46,7 +46,7 @@ def vit_softmax(
     q, k = model.queries_keys(_images(dataset, images, seed), layers=[0])[0]
     q, k = q[:, :SPECTRA_PER_IMAGE], k[:, :SPECTRA_PER_IMAGE]
     sigma = singular_values(attention(q, k, temperature=math.sqrt(head_dim)))
-    shares = {f"rank_fraction_at_{tol:g}": (sigma >= tol).double().mean().item() for tol in TOLERANCES}
+    shares = {f"rank_fraction_at_{name}": (sigma >= tol).double().mean().item() for name, tol in TOLERANCES.items()}
     return {"n": q.shape[-2], "score_std": _score_std(q, k) / math.sqrt(head_dim)} | shares
 
 
