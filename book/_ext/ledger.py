@@ -1,4 +1,4 @@
-"""The directive ``{ledger}``: the claims of book/results/ledger.csv as tables, one a chapter, each claim linked to its cell."""
+"""The directive ``{ledger}``: the claims of book/results/ledger.csv, one table a chapter, each linked to its cell."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ class Ledger(SphinxDirective):
         for chapter, rows in itertools.groupby(report.read_ledger(RESULTS), key=lambda row: row["id"][:2]):
             if chapter not in pages:
                 raise self.error(f"the ledger has claims of chapter {chapter}, which is not in the book")
-            found += [nodes.rubric("", f"Chapter {int(chapter)}"), self.table(pages[chapter], list(rows), report.RELATIONS)]
+            found.append(nodes.rubric("", f"Chapter {int(chapter)}"))
+            found.append(self.table(pages[chapter], list(rows), report.RELATIONS))
         return found
 
     def table(self, page: str, rows: list[dict[str, str]], signs: dict[str, str]) -> nodes.Node:
-        """A table of four columns: the claim, what was measured, the control, and what became of the paper's statement."""
+        """Four columns: the claim, what was measured, the control, and what became of the paper's statement."""
         table = nodes.table(classes=["ledger"])
         group = nodes.tgroup(cols=4)
         table += group

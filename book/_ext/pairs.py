@@ -73,7 +73,8 @@ def faults(executed: Path) -> list[str]:
     notebook = nbformat.read(executed, as_version=4)
     found = []
     if contents(notebook) != contents(jupytext.read(source, fmt=FORMAT)):
-        found.append(f"{executed.name}: differs from {source.name}; run: python book/_ext/pairs.py notebooks/{source.name}")
+        remedy = f"python book/_ext/pairs.py notebooks/{source.name}"
+        found.append(f"{executed.name}: differs from {source.name}; run: {remedy}")
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     if not code:
         found.append(f"{executed.name}: no code cell")

@@ -1,4 +1,4 @@
-"""What the tests of the book share: its root, the site built from the stored outputs, a small book to break, a browser."""
+"""What the tests of the book share: its root, the site from the stored outputs, a small book to break, a browser."""
 
 from __future__ import annotations
 
@@ -53,8 +53,10 @@ class SmallBook:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for name in ("_config.yml", "requirements.txt", "book/references.bib", "book/_static/logo.svg",
-                     "book/_static/book.css", "book/_static/book.js", *(str(path.relative_to(ROOT)) for path in ROOT.glob("book/_ext/*.py"))):
+        names = ["_config.yml", "requirements.txt", "book/references.bib"]
+        names += [f"book/_static/{name}" for name in ("logo.svg", "book.css", "book.js")]
+        names += [path.relative_to(ROOT).as_posix() for path in ROOT.glob("book/_ext/*.py")]
+        for name in names:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
         self.write("_toc.yml", "format: jb-book\nroot: book/index\nparts:\n- numbered: 2\n  chapters:\n"
