@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.typing import ExtensionMetadata
+
+if TYPE_CHECKING:
+    from attnrank.report import Claim
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 
@@ -26,10 +30,10 @@ class Ledger(SphinxDirective):
             if chapter not in pages:
                 raise self.error(f"the ledger has claims of chapter {chapter}, which is not in the book")
             found.append(nodes.rubric("", f"Chapter {int(chapter)}"))
-            found.append(self.table(pages[chapter], list(rows), report.RELATIONS))
+            found.append(self.table(pages[chapter], [report.Claim(**row) for row in rows]))
         return found
 
-    def table(self, page: str, rows: list[dict[str, str]], signs: dict[str, str]) -> nodes.Node:
+    def table(self, page: str, claims: list[Claim]) -> nodes.Node:
         """Four columns: the claim, what was measured, the control, and what became of the paper's statement."""
         table = nodes.table(classes=["ledger"])
         group = nodes.tgroup(cols=4)
@@ -38,17 +42,18 @@ class Ledger(SphinxDirective):
         head, body = nodes.thead(), nodes.tbody()
         group += [head, body]
         head += _row(*(nodes.Text(text) for text in ("claim", "measured", "control", "paper")))
-        for row in rows:
-            address = self.env.app.builder.get_relative_uri(self.env.docname, page) + f"#claim-{row['id']}"
-            link = nodes.reference("", row["id"], refuri=address, internal=True)
+        for claim in claims:
+            address = self.env.app.builder.get_relative_uri(self.env.docname, page) + f"#claim-{claim.id}"
+            link = nodes.reference("", claim.id, refuri=address, internal=True)
             body += _row(
-                [link, nodes.Text(f"  {row['statement']}")], *(nodes.Text(text) for text in _columns(row, signs))
+                [link, nodes.Text(f"  {claim.statement}")], *(nodes.Text(text) for text in _columns(claim))
             )
         return table
 
 
-def _columns(row: dict[str, str]) -> tuple[str, str, str]:
-    claim = report.Claim(**row)
+def _columns(claim: Claim) -> tuple[str, str, str]:
+    from attnrank import report
+
     measured = report.comparison(claim) + (f"; {claim.margin_meaning}" if claim.margin_meaning else "")
     return measured, report.control_comparison(claim), f"{claim.paper}: {claim.verdict}" if claim.paper else ""
 
