@@ -285,7 +285,7 @@ def _claim_lines(row: Claim) -> Sequence[tuple[str, str]]:
         lines.append(("margin", row.margin_meaning))
     lines.append(("control", control_comparison(row)))
     if row.paper:
-        lines.append((row.paper, row.verdict))
+        lines.append(("paper", f"{row.paper}: {row.verdict}"))
     return lines
 
 

@@ -26,22 +26,21 @@ def log_ndtr(x):
 
 
 def win_probability(r, n, d_h):
-    """pi(r): the integral over the score s = r u of a query with the key, u a coordinate of a point on the sphere."""
+    """pi(r): the integral over the angle t between query and key; r cos t is their score."""
     if d_h == 1:
         return (mp.exp((n - 1) * log_ndtr(r)) + mp.exp((n - 1) * log_ndtr(-r))) / 2
     a_n = float(stats.norm.isf(1 / n))
-    constant = 1 / (r * mp.beta(mp.mpf(d_h - 1) / 2, mp.mpf(1) / 2))
-    power = mp.mpf(d_h - 3) / 2
-    # Below low the power of the distribution function is under e^-80, above 14 the normal density is under e^-98.
-    low = max(-r, mp.mpf(float(stats.norm.isf(min(80 / n, 1)))))
+    # Below low the power of the distribution function is under e^-80 (or e^-34, n = 2), above 14 the density under e^-98.
+    low = max(-r, mp.mpf(-8), mp.mpf(float(stats.norm.isf(min(80 / n, 1)))))
     high = min(r, mp.mpf(14))
     if low >= high:
         return mp.mpf(0)
-    inside = (-8, -4, -2, 0, a_n - 0.3, a_n + 0.4, a_n + 1.5, a_n + 4)
-    breaks = sorted({low, high, *[mp.mpf(b) for b in inside if low < b < high]})
-    return constant * mp.quad(
-        lambda s: (1 - (s / r) ** 2) ** power * mp.exp((n - 1) * log_ndtr(s)), breaks, maxdegree=5
+    inside = (-4, -2, 0, a_n - 0.3, a_n + 0.4, a_n + 1.5, a_n + 4)
+    breaks = [mp.acos(b / r) for b in sorted({low, high, *[mp.mpf(b) for b in inside if low < b < high]}, reverse=True)]
+    integral = mp.quad(
+        lambda t: mp.sin(t) ** (d_h - 2) * mp.exp((n - 1) * log_ndtr(r * mp.cos(t))), breaks, maxdegree=5
     )
+    return integral / mp.beta(mp.mpf(d_h - 1) / 2, mp.mpf(1) / 2)
 
 
 def bound(n, d_h):
