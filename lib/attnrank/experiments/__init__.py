@@ -12,11 +12,13 @@ from pathlib import Path
 import pandas as pd
 
 from attnrank import _check, sweep
-from attnrank.experiments import almost_orthonormal, synthetic, vision
+from attnrank.experiments import almost_orthonormal, beyond, synthetic, vision
 from attnrank.experiments.experiment import Experiment
 
 PROFILES = ("quick", "paper")
-EXPERIMENTS: dict[str, Experiment] = synthetic.EXPERIMENTS | vision.EXPERIMENTS | almost_orthonormal.EXPERIMENTS
+EXPERIMENTS: dict[str, Experiment] = (
+    synthetic.EXPERIMENTS | vision.EXPERIMENTS | almost_orthonormal.EXPERIMENTS | beyond.EXPERIMENTS
+)
 
 
 def run(name: str, *, profile: str = "paper", folder: str | Path | None = None, workers: int = 1) -> pd.DataFrame:
