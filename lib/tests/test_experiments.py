@@ -1,0 +1,374 @@
+"""Experiments: grids, functions against numpy, the command line, and rows of the published tables computed again."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import erf
+
+from attnrank import _values, data, experiments, sweep
+from attnrank.data import SOURCES
+from attnrank.experiments import EXPERIMENTS, PROFILES, __main__, vision
+from attnrank.experiments.synthetic import random_heads
+from attnrank.models import TransformerConfig, VisionTransformer
+
+RESULTS = Path(__file__).resolve().parents[2] / "book" / "results"
+EMBEDDED = {name for name, source in SOURCES.items() if source.hub is None}  # at hand everywhere
+LOCAL = os.environ.get("ATTNRANK_DATA")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """As in a sweep, where the published rows were computed."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+# Registry -----------------------------------------------------------------------------------------------------------
+
+
+def test_registry():
+    assert {"random_heads", "vit_hardmax", "vit_softmax", "vit_tokens", "vit_layers"} <= EXPERIMENTS.keys()
+    assert PROFILES == ("quick", "paper")
+    questions = [experiment.question for experiment in EXPERIMENTS.values()]
+    assert len(set(questions)) == len(questions) and all(question.endswith("?") for question in questions)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_grids(name, profile):
+    """Both grids suit the function, and the sweep: it refuses an empty grid, repeated rows, columns of two types."""
+    experiment = EXPERIMENTS[name]
+    settings = getattr(experiment, profile)
+    kinds, keys = _values.columns(settings)
+    assert len(keys) == len(settings) >= 1
+    for setting in settings:
+        inspect.signature(experiment.function).bind(**setting)
+    if experiment.data:
+        used = {setting[experiment.data] for setting in settings}
+        assert used <= SOURCES.keys() and (profile == "paper" or used <= EMBEDDED)
+    else:
+        assert not kinds.keys() & {"dataset", "data"}
+
+
+# Running ------------------------------------------------------------------------------------------------------------
+
+
+def test_quick_table(tmp_path):
+    table = experiments.run("random_heads", profile="quick", folder=tmp_path)
+    files = ["random_heads-quick.csv", "random_heads-quick.json", "random_heads-quick.lock"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == files
+    assert table[["n", "d_h", "samples", "seed"]].to_dict("records") == EXPERIMENTS["random_heads"].quick
+    # Var = SE^2 samples; a rank is between 1 and n, and for d_h = 1 it is 2 (1 if all queries share a sign).
+    np.testing.assert_allclose(table.rank_standard_error**2 * table.samples, table.rank_variance, rtol=1e-12)
+    assert ((table.rank_mean >= 1) & (table.rank_mean <= table.n)).all()
+    assert table.query("d_h == 1").rank_mean.between(1.9, 2).all()
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_some_quick_rows(name, tmp_path):
+    experiment = EXPERIMENTS[name]
+    some = experiment.quick[:: max(1, len(experiment.quick) // 3)][:3]
+    table = sweep.run(name, experiment.function, some, folder=tmp_path)
+    assert list(table)[: len(some[0])] == list(some[0]) and len(table) == len(some)
+    for column in table:
+        if "fraction" in column and "std" not in column:
+            assert table[column].between(0, 1).all(), column
+    again = sweep.recompute(name, experiment.function, generator=torch.Generator(), rows=1, folder=tmp_path)
+    assert len(again) == 1
+
+
+def test_bad_name_and_profile(tmp_path):
+    with pytest.raises(ValueError, match="name must be one of .*random_heads.*; got 'heads'"):
+        experiments.run("heads", folder=tmp_path)
+    with pytest.raises(ValueError, match="profile must be one of paper, quick; got 'small'"):
+        experiments.run("random_heads", profile="small", folder=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+# Functions against numpy --------------------------------------------------------------------------------------------
+
+
+def test_random_heads_against_a_loop():
+    n, d_h, samples, seed = 12, 3, 7, 5
+    generator = torch.Generator().manual_seed(seed)
+    q, k = (torch.randn(samples, n, d_h, generator=generator, dtype=torch.float64).numpy() for _ in range(2))
+    ranks = [np.linalg.matrix_rank(np.eye(n)[np.argmax(q[s] @ k[s].T, axis=1)]) for s in range(samples)]
+    assert random_heads(n, d_h, samples, seed) == pytest.approx({
+        "rank_mean": np.mean(ranks), "rank_variance": np.var(ranks, ddof=1),
+        "rank_standard_error": np.std(ranks, ddof=1) / math.sqrt(samples)}, rel=1e-12)
+
+
+class NumpyTransformer:
+    """The random Vision Transformer of an experiment on digits, in numpy, one image and one head at a time."""
+
+    def __init__(self, width, heads, head_dim, *, init="lecun", depth=1, seed):
+        config = TransformerConfig(width, heads, head_dim, depth, init=init)
+        generator = torch.Generator().manual_seed(seed)
+        model = VisionTransformer(config, image_size=8, patch_size=2, classes=10, channels=1, pool="mean",
+                                  generator=generator, dtype=torch.float64)
+        self.weight = {name: value.numpy() for name, value in model.state_dict().items()}
+        self.width, self.heads, self.head_dim = width, heads, head_dim
+
+    def linear(self, name, x):
+        return x @ self.weight[name + ".weight"].T + self.weight[name + ".bias"]
+
+    def embed(self, image):
+        corners = [(row, column) for row in range(0, 8, 2) for column in range(0, 8, 2)]
+        x = np.array([image[0, row : row + 2, column : column + 2].ravel() for row, column in corners])
+        return self.linear("embedding", x) + self.weight["position"]
+
+    @staticmethod
+    def norm(x):  # gain 1 and bias 0 at initialisation
+        return (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)
+
+    def queries_keys(self, layer, x):
+        """For each head its queries and its keys."""
+        for head in range(self.heads):
+            own = slice(head * self.head_dim, (head + 1) * self.head_dim)
+            yield tuple(self.linear(f"encoder.blocks.{layer}.attention.{name}", x)[:, own] for name in ("query", "key"))
+
+    def softmax(self, q, k):
+        scores = np.exp(q @ k.T / math.sqrt(self.head_dim))
+        return scores / scores.sum(1, keepdims=True)
+
+    def block(self, layer, x):
+        name, y = f"encoder.blocks.{layer}.", self.norm(x)
+        values = np.split(self.linear(name + "attention.value", y), self.heads, axis=1)
+        mixed = [self.softmax(q, k) @ v for (q, k), v in zip(self.queries_keys(layer, y), values)]
+        x = x + self.linear(name + "attention.output", np.hstack(mixed))
+        hidden = self.linear(name + "mlp.0", self.norm(x))
+        return x + self.linear(name + "mlp.2", hidden * (1 + erf(hidden / math.sqrt(2))) / 2)
+
+
+def digits(count, seed):
+    """The images of an experiment with this seed."""
+    generator = torch.Generator().manual_seed(10_000 + seed)
+    return data.images("digits", count=count, generator=generator, standardise=True)[0].numpy()
+
+
+def treated(x, treatment):
+    if treatment == "whitened":
+        values, vectors = np.linalg.eigh(x @ x.T)
+        return vectors @ np.diag(values**-0.5) @ vectors.T @ x
+    return x - x.mean(0) if treatment == "centred" else x
+
+
+def hardmax_ranks(pairs):
+    return [len(np.unique([np.argmax([query @ key for key in k]) for query in q])) for q, k in pairs]
+
+
+def mean_cosine(x):
+    n = len(x)
+    return np.mean([x[i] @ x[j] / np.linalg.norm(x[i]) / np.linalg.norm(x[j])
+                    for i in range(n) for j in range(n) if i != j])
+
+
+@pytest.mark.parametrize("treatment", vision.TREATMENTS)
+def test_vit_hardmax_against_numpy(treatment):
+    model = NumpyTransformer(24, 5, 3, seed=2)
+    fractions = [np.array(hardmax_ranks(model.queries_keys(0, treated(model.norm(model.embed(image)), treatment)))) / 16
+                 for image in digits(2, 2)]
+    result = vision.vit_hardmax("digits", 2, 24, 5, 3, treatment, images=2, seed=2)
+    expected = {"n": 16, "rank_fraction": np.mean(fractions),
+                "rank_fraction_over_images_std": np.std([fraction.mean() for fraction in fractions], ddof=1)}
+    assert result == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("init", ["normal", "lecun", "truncated_normal"])
+def test_vit_softmax_against_numpy(init):
+    heads = vision.SPECTRA_PER_IMAGE + 2  # of which the last two are left out
+    model = NumpyTransformer(24, heads, 3, init=init, seed=4)
+    spectra, variances = [], []
+    for image in digits(2, 4):
+        pairs = list(model.queries_keys(0, model.norm(model.embed(image))))[: vision.SPECTRA_PER_IMAGE]
+        spectra += [np.linalg.svd(model.softmax(q, k), compute_uv=False) for q, k in pairs]
+        variances += [np.var(row) / 3 for q, k in pairs for row in q @ k.T]
+    result = vision.vit_softmax("digits", 2, 24, heads, 3, init, images=2, seed=4)
+    assert result.pop("n") == 16 and result.pop("score_std") == pytest.approx(math.sqrt(np.mean(variances)), rel=1e-12)
+    shares = [np.mean(np.array(spectra) >= tolerance) for tolerance in (1e-1, 1e-2, 1e-3)]
+    assert list(result.values()) == pytest.approx(shares, rel=1e-12) and 0 < shares[0] < shares[2]
+
+
+@pytest.mark.parametrize("layer", [1, 3])
+def test_vit_layers_against_numpy(layer):
+    model = NumpyTransformer(24, 2, 4, depth=3, seed=1)
+    fractions, cosines = [], []
+    for image in digits(2, 1):
+        x = model.embed(image)
+        for before in range(layer - 1):
+            x = model.block(before, x)
+        x = model.norm(x)
+        fractions += [rank / 16 for rank in hardmax_ranks(model.queries_keys(layer - 1, x))]
+        cosines.append(mean_cosine(x))
+    result = vision.vit_layers("digits", 2, 24, 2, 4, "lecun", depth=3, layer=layer, images=2, seed=1)
+    expected = {"n": 16, "rank_fraction": np.mean(fractions), "mean_cosine": np.mean(cosines)}
+    assert result == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("treatment", vision.TREATMENTS)
+def test_vit_tokens_against_numpy(treatment):
+    model = NumpyTransformer(24, 3, 64, seed=3)
+    cosines, directions = [], []
+    for image in digits(2, 3):
+        x = treated(model.norm(model.embed(image)), treatment)
+        s = np.linalg.eigvalsh(np.cov(x.T, bias=True))
+        cosines.append(mean_cosine(x))
+        directions.append(s.sum() ** 2 / (s**2).sum())
+    result = vision.vit_tokens("digits", 2, 24, treatment, images=2, seed=3)
+    expected = {"n": 16, "mean_cosine": np.mean(cosines), "directions": np.mean(directions)}
+    assert result == pytest.approx(expected, rel=1e-10, abs=1e-12)  # orthonormal tokens have mean cosine 0
+
+
+def gaussian(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def test_treatments():
+    x = gaussian(3, 7, 12) + 2
+    assert vision._treat(x, "none") is x
+    centred, whitened = vision._treat(x, "centred"), vision._treat(x, "whitened")
+    torch.testing.assert_close(centred.sum(-2), torch.zeros(3, 12, dtype=torch.float64), rtol=0, atol=1e-12)
+    torch.testing.assert_close(centred - x, (centred - x)[:, :1].expand_as(x), rtol=0, atol=1e-12)  # one shift each
+    torch.testing.assert_close(whitened @ whitened.mT, torch.eye(7, dtype=torch.float64).expand(3, 7, 7),
+                               rtol=0, atol=1e-10)
+    mix = whitened @ x.mT  # (X X^T)^{1/2}: of all orthonormal frames in the span of the tokens, the nearest to them
+    torch.testing.assert_close(mix, mix.mT, rtol=0, atol=1e-10)
+    assert torch.linalg.eigvalsh(mix).min() > 0
+
+
+def test_mean_cosine():
+    x = gaussian(3, 7, 5)
+    assert vision._mean_cosine(x) == pytest.approx(np.mean([mean_cosine(tokens) for tokens in x.numpy()]), rel=1e-12)
+    assert vision._mean_cosine(torch.ones(1, 4, 5, dtype=torch.float64)) == pytest.approx(1, rel=1e-12)
+
+
+# Bad input ----------------------------------------------------------------------------------------------------------
+
+HEADS = {"n": 16, "d_h": 4, "samples": 10, "seed": 0}
+HARDMAX = {"dataset": "digits", "patch": 2, "width": 24, "heads": 2, "head_dim": 4, "treatment": "none", "images": 2,
+           "seed": 0}
+SOFTMAX = {name: value for name, value in HARDMAX.items() if name != "treatment"} | {"init": "lecun"}
+
+
+@pytest.mark.parametrize("function, good, change, message", [
+    (random_heads, HEADS, {"n": 0}, "n must be at least 1, got 0"),
+    (random_heads, HEADS, {"d_h": 0}, "d_h must be at least 1, got 0"),
+    (random_heads, HEADS, {"samples": 1}, "samples must be at least 2, got 1"),
+    (random_heads, HEADS, {"seed": -1}, "seed must be at least 0, got -1"),
+    (random_heads, HEADS, {"n": 2.5}, "n must be an integer, got 2.5"),
+    (vision.vit_hardmax, HARDMAX, {"dataset": "mnist"}, "name must be one of .*digits.*; got 'mnist'"),
+    (vision.vit_hardmax, HARDMAX, {"dataset": "docstrings"}, "name must be a set of images, got 'docstrings'"),
+    (vision.vit_hardmax, HARDMAX, {"patch": 3}, "patch_size must divide image_size 8, got 3"),
+    (vision.vit_hardmax, HARDMAX, {"heads": 0}, "heads must be at least 1, got 0"),
+    (vision.vit_hardmax, HARDMAX, {"head_dim": 0}, "head_dim must be at least 1, got 0"),
+    (vision.vit_hardmax, HARDMAX, {"treatment": "scaled"}, "treatment must be one of .*whitened; got 'scaled'"),
+    (vision.vit_hardmax, HARDMAX, {"images": 0}, "count must be at least 1, got 0"),
+    (vision.vit_hardmax, HARDMAX, {"seed": -1}, "seed must be at least 0, got -1"),
+    (vision.vit_hardmax, HARDMAX, {"treatment": "whitened", "width": 8}, "'whitened' needs linearly independent"),
+    (vision.vit_softmax, SOFTMAX, {"init": "he"}, "init must be one of .*lecun.*; got 'he'"),
+])
+def test_bad_input(function, good, change, message):
+    with pytest.raises(ValueError, match=message):
+        function(**good | change)
+
+
+# Command line -------------------------------------------------------------------------------------------------------
+
+
+def test_command(tmp_path):
+    command = [sys.executable, "-m", "attnrank.experiments", "random_heads", "--folder", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "random_heads (quick): 16 rows, complete\n", "")
+    assert len(sweep.read("random_heads-quick", folder=tmp_path)) == 16
+
+
+def test_command_help(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["experiments", "--help"])
+    with pytest.raises(SystemExit) as stopped:
+        __main__.main()
+    shown = capsys.readouterr().out
+    assert not stopped.value.code and "--profile {quick,paper}" in shown
+    assert all(f"{name}: {experiment.question}" in shown for name, experiment in EXPERIMENTS.items())
+
+
+@pytest.mark.parametrize("arguments", [[], ["heads"], ["random_heads", "--profile", "small"],
+                                       ["random_heads", "--workers", "two"]])
+def test_command_refuses(arguments, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["experiments", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        __main__.main()
+    assert stopped.value.code == 2 and "usage: python -m attnrank.experiments" in capsys.readouterr().err
+
+
+# Published tables ---------------------------------------------------------------------------------------------------
+
+PUBLISHED = sorted(path.stem for path in RESULTS.glob("*.json") if path.stem in EXPERIMENTS) or [
+    pytest.param(None, marks=pytest.mark.skip(reason="no table of an experiment is in book/results"))]
+
+
+@pytest.fixture(params=PUBLISHED)
+def published(request):
+    """The name of a complete table; one that a running sweep has begun is left alone."""
+    if b'"status": "running"' in (RESULTS / f"{request.param}.json").read_bytes():
+        pytest.skip(f"{request.param} is being computed")
+    return request.param
+
+
+def cheap(setting):
+    """Cost limit, about two seconds a row: 2^32 products in synthetic heads; 64 tokens and 4 layers of real images."""
+    if {"samples", "n", "d_h"} <= setting.keys():
+        return setting["samples"] * setting["n"] ** 2 * setting["d_h"] <= 2**32
+    return setting.get("dataset") in EMBEDDED or (setting.get("patch", 4) >= 4 and setting.get("layer", 1) <= 4)
+
+
+@pytest.fixture
+def accept(published):
+    """Says which rows of the table can be computed here at little cost; skips if there is none."""
+    experiment = EXPERIMENTS[published]
+
+    def at_hand(setting):
+        name = setting[experiment.data] if experiment.data else None
+        return name is None or name in EMBEDDED or bool(LOCAL) and (Path(LOCAL) / name).is_dir()
+
+    def accept(setting):
+        return cheap(setting) and at_hand(setting)
+
+    if not any(map(accept, experiment.paper)):
+        pytest.skip(f"{published}: its data sets are not here (ATTNRANK_DATA names the folder of local copies)")
+    return accept
+
+
+def test_published_table_has_the_grid_of_the_experiment(published):
+    table, settings = sweep.read(published, folder=RESULTS), EXPERIMENTS[published].paper
+    assert table[list(settings[0])].to_dict("records") == settings
+
+
+def test_published_rows_are_computed_again(published, accept):
+    """Three rows, drawn anew each time: whichever they are, the code gives them. A failure names the setting."""
+    generator = torch.Generator()
+    generator.seed()
+    rows = sweep.recompute(
+        published, EXPERIMENTS[published].function, generator=generator, rows=3, folder=RESULTS, accept=accept)
+    assert len(rows) == min(3, sum(map(accept, EXPERIMENTS[published].paper)))
+
+
+def test_a_changed_function_is_found(published, accept):
+    """Negative control: results that are off by 1e-6 are not those of the published rows."""
+    def changed(**setting):
+        result = EXPERIMENTS[published].function(**setting)
+        return {name: value * (1 + 1e-6) if isinstance(value, float) else value for name, value in result.items()}
+
+    with pytest.raises(ValueError, match=r"\.csv line \d+: .* recomputed"):
+        sweep.recompute(published, changed, generator=torch.Generator(), rows=1, folder=RESULTS, accept=accept)
