@@ -208,8 +208,9 @@ def test_autoregressive_tokens_are_stationary():
         assert not has_mean(x[:, 3] * x[:, 3 + lag], 0.9**lag - 0.15, 1 + 0.9 ** (2 * lag))
 
 
-def test_autoregressive_tokens_at_the_ends_of_the_range():
+def test_autoregressive_tokens_by_default_and_at_the_ends_of_the_range():
     assert np.array_equal(draw("autoregressive", 9, 4, 1, correlation=0.0), draw("gaussian", 9, 4, 1))
+    assert np.array_equal(draw("autoregressive", 9, 4, 1, correlation=0.9), draw("autoregressive", 9, 4, 1))
     x = draw("autoregressive", 9, 4, 1, correlation=1)
     assert np.array_equal(x, np.repeat(x[:1], 9, 0))
     x = draw("autoregressive", 9, 4, 1, correlation=-1)

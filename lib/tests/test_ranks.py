@@ -201,6 +201,30 @@ def test_threads_do_not_change_the_rank(dtype):
     assert counted[0] == counted[1] == reference_rank(q, k).tolist()
 
 
+@pytest.mark.parametrize("budget", [1, 100, 1000])
+def test_the_budget_of_scores_does_not_change_the_rank(monkeypatch, budget):
+    # It decides how many matrices go through together, the shape of the tiles and the slices of the hashes.
+    monkeypatch.setattr(ranks, "TILE_SCORES", budget)
+    for causal in (False, True):
+        q, k = integers(52, 7, 2, 12, 3), integers(53, 7, 2, 12, 3)
+        assert torch.equal(hardmax_rank(q, k, causal=causal), reference_rank(q, k, causal))
+        assert torch.equal(hardmax_rank(q, k, causal=causal, tile=5), reference_rank(q, k, causal))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_gpu_gives_the_same_ranks(dtype):
+    q, k = integers(54, 5, 300, 4, size=3).to(dtype), integers(55, 5, 300, 4, size=3).to(dtype)
+    for options in ({}, {"causal": True}, {"tile": 70}, {"causal": True, "tile": 70}):
+        counted = hardmax_rank(q.cuda(), k.cuda(), **options)
+        assert counted.is_cuda and torch.equal(counted.cpu(), hardmax_rank(q, k, **options))
+    for name in ("nilpotent", "product", "repeated rows", "huge", "tiny", "one-hot", "zero"):
+        a = torch.tensor(MATRICES[name])
+        assert numerical_rank(a.cuda(), 1e-9, relative=True).item() == numerical_rank(a, 1e-9, relative=True)
+        assert stable_rank(a.cuda()).item() == pytest.approx(stable_rank(a).item(), rel=1e-9)
+        assert effective_rank(a.cuda()).item() == pytest.approx(effective_rank(a).item(), rel=1e-9)
+
+
 @pytest.mark.parametrize("tile", [1, 2, None])
 @pytest.mark.parametrize("position", [0, 1, 2, 3])
 @pytest.mark.parametrize("size", [1e30, -1e30, "nan"])
