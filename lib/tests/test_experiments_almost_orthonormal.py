@@ -1,0 +1,201 @@
+"""experiments.almost_orthonormal: bounds against other evaluations, Gram matrices, the adversary, the tables' functions."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import optimize, stats
+
+from attnrank import theory
+from attnrank.experiments import almost_orthonormal as module
+from attnrank.experiments.experiment import Experiment
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+# Bounds
+
+def largest_sum(n, mu):
+    """The sum over keys that the proof bounds, at its maximum: n times the largest ratio of min(...) to x = n p."""
+    power = (1 - mu) / (1 + mu)
+    crossing = optimize.brentq(lambda x: -x - math.log(0.5 * n**-power) - (1 + power) * math.log(x), 1e-12, 60)
+    return n * math.exp(-crossing) / crossing
+
+
+@given(n=st.integers(2, 10**6), smallest=st.floats(0, 1))
+@settings(deadline=None)
+def test_smallest_eigenvalue_bound_covers_the_sum_of_the_proof(n, smallest):
+    remainder = module.smallest_eigenvalue_bound(n, smallest) - (1 - math.exp(-1)) * n
+    assert remainder >= largest_sum(n, 1 - smallest) * (1 - 1e-9) - 1e-9 * n
+
+
+def test_smallest_eigenvalue_bound_at_its_ends():
+    n = 1000
+    assert module.smallest_eigenvalue_bound(n, 1.0) == pytest.approx((1 - math.exp(-1)) * n + math.log(2 * n) / 2)
+    assert module.smallest_eigenvalue_bound(n, 0.0) == pytest.approx((1.5 - math.exp(-1)) * n)
+    assert module.smallest_eigenvalue_bound(10**9, 0.5) / 1e9 == pytest.approx(1 - math.exp(-1), abs=2e-3)
+
+
+@given(values=st.lists(st.floats(-0.5, 3), min_size=1, max_size=6), d_h=st.integers(1, 50))
+def test_hellinger_excess_is_below_its_simple_form(values, d_h):
+    values = np.array(values)
+    n = 10
+    assert module.hellinger_excess(values, n, d_h) <= (n - 1) * min(1, math.sqrt(d_h) / 2 * np.linalg.norm(values)) + 1e-7
+
+
+@pytest.mark.parametrize("value", [-0.9, -0.3, 0.5, 4.0])
+def test_hellinger_excess_bounds_the_total_variation_of_one_normal(value):
+    cross = math.sqrt((1 + value) * math.log1p(value) / value)  # where the densities of variance 1 and 1 + value meet
+    narrow, broad = sorted([1.0, math.sqrt(1 + value)])
+    distance = 2 * (stats.norm.cdf(cross, scale=narrow) - stats.norm.cdf(cross, scale=broad))
+    bound = module.hellinger_excess([value], 2, 1)
+    assert distance <= bound <= 2 * distance + 0.05  # and it is not much larger
+
+
+# Gram matrices
+
+@pytest.mark.parametrize("structure", module.STRUCTURES)
+def test_perturbed_gram_is_a_gram_matrix_of_the_size_asked_for(structure):
+    gram = module.perturbed_gram(structure, 16, 0.05, generator=seeded())
+    error = gram - torch.eye(16, dtype=torch.float64)
+    assert torch.equal(gram, gram.T) and torch.equal(gram.diagonal(), torch.ones(16, dtype=torch.float64))
+    assert error.abs().max().item() == pytest.approx(0.05, rel=1e-12)
+    assert torch.linalg.eigvalsh(gram)[0] >= -1e-12
+
+
+def test_perturbed_gram_structures():
+    def error(structure):
+        return module.perturbed_gram(structure, 16, 0.05, generator=seeded()) - torch.eye(16, dtype=torch.float64)
+
+    assert error("common").sum().item() == pytest.approx(0.05 * 240)
+    assert error("simplex").sum().item() == pytest.approx(-0.05 * 240)
+    assert error("pairs").sum().item() == pytest.approx(-0.05 * 16)
+    assert error("blocks").sum().item() == pytest.approx(0.05 * 2 * 56)
+    assert error("autoregressive")[2, 5].item() == pytest.approx(0.05**3)
+
+
+def test_ranks_of_gram_uses_the_gram_matrix():
+    """Two tokens have mean rank 1 + arccos(rho) / pi; false-alarm rate 1e-6 each."""
+    for rho in (-0.8, 0.0, 0.6):
+        gram = torch.tensor([[1, rho], [rho, 1]], dtype=torch.float64)
+        rank, orthonormal = module.ranks_of_gram(gram, 3, 4000, generator=seeded())
+        for sample, mean in ((rank, 1 + math.acos(rho) / math.pi), (orthonormal, 1.5)):
+            assert abs(sample.mean() - mean) < 4.9 * sample.std() / math.sqrt(4000)
+
+
+def test_ranks_of_gram_on_orthonormal_tokens_is_paired():
+    rank, orthonormal = module.ranks_of_gram(torch.eye(12, dtype=torch.float64), 4, 50, generator=seeded())
+    assert torch.equal(rank, orthonormal)
+    lengths = torch.ones(12, dtype=torch.float64)
+    lengths[0] = 1e6  # one huge key: two queries' choices, it or anything but it
+    long, _ = module.ranks_of_gram(torch.eye(12, dtype=torch.float64), 4, 50, generator=seeded(), lengths=lengths)
+    assert long.mean() < rank.mean()
+
+
+def test_geometry_of_known_matrices():
+    shape = module.geometry(module.perturbed_gram("common", 10, 0.2, generator=seeded()))
+    assert shape == pytest.approx(
+        {"max_error": 0.2, "frobenius": 0.2 * math.sqrt(90), "operator": 1.8, "smallest_eigenvalue": 0.8, "mean_cosine": 0.2}
+    )
+
+
+@pytest.mark.parametrize("epsilon", [0.02, 0.3, 1.0])
+@pytest.mark.parametrize("start", ["orthonormal", "circle"])
+def test_adversarial_gram_is_admissible(start, epsilon):
+    gram = module.adversarial_gram(10, 4, epsilon, start=start, steps=15, seed=1)
+    assert (gram - torch.eye(10, dtype=torch.float64)).abs().max() <= epsilon * (1 + 1e-12)
+    assert torch.linalg.eigvalsh(gram)[0] >= -1e-10
+    assert torch.allclose(gram.diagonal(), torch.ones(10, dtype=torch.float64))
+
+
+def test_adversary_gains_rank_and_repels():
+    row = module.adversarial_tokens(8, 8, 0.14, "orthonormal", 100, 4000, 0)
+    assert row["excess_mean"] > 4.9 * row["excess_standard_error"]
+    assert row["mean_cosine"] * 8 * 7 < -4  # more than half of the way to -n
+
+
+def test_simplex_tokens_are_centred_queries():
+    """Independent code: numpy, its own random numbers; false-alarm rate 1e-6."""
+    row = module.simplex_tokens(6, 5000, 0)
+    scores = np.random.default_rng(1).standard_normal((5000, 6, 6))
+    chosen = (scores - scores.mean(axis=1, keepdims=True)).argmax(axis=2)
+    rank = np.array([len(set(line)) for line in chosen.tolist()])
+    error = math.hypot(row["rank_standard_error"], rank.std() / math.sqrt(5000))
+    assert abs(row["rank_mean"] - rank.mean()) < 4.9 * error
+    assert abs(row["rank_mean"] - row["excess_mean"] - theory.occupancy_bound(6)) < 4.9 * 2 * row["rank_standard_error"]
+
+
+def test_random_tokens_of_great_width_are_as_good_as_orthonormal():
+    row = module.random_tokens("sphere", 8, 20000, 4, 10, 200, 0)
+    assert row["max_error"] < 0.05 and row["smallest_eigenvalue"] > 0.9
+    assert row["rank_mean"] <= theory.head_dim_bound(8, 4) + 4.9 * row["rank_standard_error"]
+    narrow = module.random_tokens("sphere", 8, 2, 64, 10, 200, 0)
+    assert narrow["rank_mean"] < theory.head_dim_bound(8, 64) - 0.2
+    assert narrow["smallest_eigenvalue"] == pytest.approx(0, abs=1e-12)
+
+
+# Real tokens
+
+def test_words_of_a_review():
+    assert module.words_of("It's GOOD.<br /><br />Don't-miss it, 10/10") == ["it's", "good", "don't", "miss", "it"]
+
+
+def test_repeated_words_are_equal_tokens_and_positions_tell_them_apart():
+    x = module._text_tokens("docstrings", 64, 0.0, 5, 0)
+    words = [w[:64] for w in module._word_lists("docstrings", 0) if len(w) >= 64][:5]
+    for tokens, text in zip(x, words, strict=True):
+        same = (tokens[:, None] == tokens).all(-1)
+        assert same.tolist() == [[a == b for b in text] for a in text]
+    apart = module._text_tokens("docstrings", 64, 1.0, 5, 0)
+    assert (apart[:, :, None] == apart[:, None]).all(-1).sum() == 5 * 64
+    assert x.mean(-1).abs().max() < 1e-12 and torch.allclose(x.var(-1, correction=0), torch.ones(5, 64, dtype=torch.float64), atol=1e-3)
+
+
+def test_real_tokens_of_digits_are_those_of_the_vision_chapter():
+    row = module.real_tokens("digits", 16, module.IMAGE_POSITIONS, 8, 8, 0)
+    same = module.vision.vit_tokens("digits", 2, module.WIDTH, "none", 8, 0)
+    assert row["mean_cosine"] == pytest.approx(same["mean_cosine"], rel=1e-9)
+    assert 1 <= row["rank_mean"] <= 16
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: module.smallest_eigenvalue_bound(0, 0.5), "n"),
+        (lambda: module.smallest_eigenvalue_bound(5, 1.5), "smallest"),
+        (lambda: module.smallest_eigenvalue_bound(5, -0.1), "smallest"),
+        (lambda: module.hellinger_excess([-1.0], 5, 3), "eigenvalues"),
+        (lambda: module.hellinger_excess([], 5, 3), "eigenvalues"),
+        (lambda: module.hellinger_excess([0.1], 5, 0), "d_h"),
+        (lambda: module.perturbed_gram("simplex", 10, 0.2, generator=seeded()), "epsilon"),
+        (lambda: module.perturbed_gram("lattice", 10, 0.2, generator=seeded()), "structure"),
+        (lambda: module.perturbed_gram("common", 1, 0.2, generator=seeded()), "n"),
+        (lambda: module.adversarial_gram(5, 2, 0.0, start="circle", steps=1, seed=0), "epsilon"),
+        (lambda: module.adversarial_gram(5, 2, 0.1, start="line", steps=1, seed=0), "start"),
+        (lambda: module.real_tokens("digits", 15, 0.02, 8, 8, 0), "n"),
+        (lambda: module.real_tokens("digits", 16, 0.5, 8, 8, 0), "positions"),
+        (lambda: module.real_tokens("docstrings", 10**6, 0.0, 8, 8, 0), "sequences"),
+    ],
+)
+def test_bad_input_is_named(call, name):
+    with pytest.raises(ValueError, match=rf"^{name}\b"):
+        call()
+
+
+@pytest.mark.parametrize("name", sorted(module.EXPERIMENTS))
+def test_grids_are_sound(name):
+    experiment = module.EXPERIMENTS[name]
+    assert isinstance(experiment, Experiment) and experiment.question.endswith("?")
+    for profile in (experiment.quick, experiment.paper):
+        assert len({tuple(s.items()) for s in profile}) == len(profile)
+
+
+def test_every_perturbation_of_the_table_is_admissible():
+    for setting in module.EXPERIMENTS["perturbed_tokens"].paper:
+        if setting["d_h"] == 64:
+            module.perturbed_gram(setting["structure"], setting["n"], setting["epsilon"], generator=seeded(setting["seed"]))
