@@ -2,52 +2,67 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 
+Function = Callable[[np.ndarray], np.ndarray]
 
-def refined_grid(log_integrand: Callable[[np.ndarray], np.ndarray], low: float, high: float) -> np.ndarray:
-    """Panel edges (k,) that cover where the integrand is within e^-40 of its maximum, halved where it is steep."""
-    grid = np.linspace(low, high, 32)
-    values = log_integrand(grid)
-    for _ in range(7):
-        relevant = np.maximum(values[1:], values[:-1]) > values.max() - 40.0
-        steep = np.abs(np.diff(np.maximum(values, values.max() - 60.0))) > 2.0
-        steep = np.convolve(steep, [1, 1, 1], mode="same") > 0  # and their neighbours, where a corner can hide
-        cells = np.flatnonzero(relevant & steep)
-        if cells.size == 0:
-            break
-        middle = (grid[cells] + grid[cells + 1]) / 2.0
-        values = np.insert(values, cells + 1, log_integrand(middle))
-        grid = np.insert(grid, cells + 1, middle)
-    inside = np.flatnonzero(values > values.max() - 40.0)
-    return grid[max(inside[0] - 1, 0) : inside[-1] + 2]
+#: How far below the mode the log of the integrand is at the edges of the panels, on each side.
+LEVELS = (0.03, 1.5, 40.0)
+GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 
-def panel_edges(log_integrand, rows: int, end: float) -> np.ndarray:
-    """Edges (rows, 9) of panels on (0, end), at the mode of a unimodal integrand and where its log is 1, 6, 16 and 40
-    below: each panel then holds a smooth piece, however sharp the integrand is."""
-    low, high = np.zeros((rows, 1)), np.full((rows, 1), end)
-    for _ in range(24):
-        third = (high - low) / 3.0
-        rising = log_integrand(low + third) < log_integrand(high - third)
-        low, high = np.where(rising, low + third, low), np.where(rising, high, high - third)
-    mode = (low + high) / 2.0
-    target = log_integrand(mode) - np.array([1.0, 6.0, 16.0, 40.0])
-    left = _crossing(log_integrand, target, mode, 0.0)
-    right = _crossing(log_integrand, target, mode, end)
-    return np.concatenate([left[:, ::-1], mode, right], axis=1)
-
-
-def _crossing(log_integrand, target: np.ndarray, inside: np.ndarray, outside: float) -> np.ndarray:
-    """Where log_integrand falls to ``target`` (rows, levels) between the mode and an end; the end if it never does."""
-    near, far = np.broadcast_to(inside, target.shape), np.full(target.shape, outside)
-    for _ in range(16):
+def panel_edges(log_integrand: Function, rows: int, end: float) -> np.ndarray:
+    """Edges (rows, 11) of panels on (0, end), at the mode of a unimodal integrand and where its log has fallen by
+    ``LEVELS``, with one more in each wide panel: each then holds a smooth piece, however sharp the integrand is."""
+    mode = _mode(log_integrand, rows, end)
+    target = log_integrand(mode) - np.array(LEVELS * 2)
+    near = np.broadcast_to(mode, target.shape)
+    far = np.broadcast_to(np.repeat([0.0, end], len(LEVELS)), target.shape)
+    for _ in range(14):
         middle = (near + far) / 2.0
         above = log_integrand(middle) > target
         near, far = np.where(above, middle, near), np.where(above, far, middle)
-    return far
+    corner, side, tail = far.reshape(rows, 2, len(LEVELS)).transpose(2, 0, 1)
+    between = [corner + 0.4 * (side - corner), side + 0.35 * (tail - side)]
+    return np.sort(np.concatenate([mode, corner, side, tail, *between], axis=1), axis=1)
+
+
+def _mode(log_integrand: Function, rows: int, end: float) -> np.ndarray:
+    """Position (rows, 1) of the maximum of a unimodal integrand on (0, end), by golden sections."""
+    low, high = np.zeros((rows, 1)), np.full((rows, 1), end)
+    left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+    at_left, at_right = log_integrand(left), log_integrand(right)
+    for _ in range(24):
+        rising = at_left < at_right
+        low, high = np.where(rising, left, low), np.where(rising, high, right)
+        new = np.where(rising, low + GOLDEN * (high - low), high - GOLDEN * (high - low))
+        at_new = log_integrand(new)
+        left, right = np.where(rising, right, new), np.where(rising, new, left)
+        at_left, at_right = np.where(rising, at_right, at_new), np.where(rising, at_new, at_left)
+    return (low + high) / 2.0
+
+
+def relevant_range(log_integrand: Function, low: float, high: float) -> tuple[float, float]:
+    """The part of (low, high) on which the log of a unimodal integrand is within about 32 of its maximum."""
+    grid = np.linspace(low, high, 16)
+    values = log_integrand(grid)
+    level = values.max() - 32.0
+    inside = np.flatnonzero(values > level)
+    high = grid[min(inside[-1] + 1, len(grid) - 1)]
+    if inside[0] == 0:
+        return low, high
+    low, first = grid[inside[0] - 1], grid[inside[0]]
+    for _ in range(8):  # the rise may be far steeper than the grid
+        grid = np.linspace(low, first, 6)
+        values = log_integrand(grid)
+        i = int(np.argmax(values > level))
+        low, first = grid[i - 1], grid[i]
+        if values[i - 1] > level - 10.0:
+            break
+    return low, high
 
 
 def gauss_legendre(edges: np.ndarray, order: int = 12) -> tuple[np.ndarray, np.ndarray]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.polynomial import chebyshev
 from scipy import special, stats
 
 from attnrank import _check
-from attnrank._quadrature import gauss_legendre, panel_edges, refined_grid
+from attnrank._quadrature import gauss_legendre, panel_edges, relevant_range
 from attnrank.theory.barrier import hit_probability
 
 
@@ -40,40 +41,63 @@ def head_dim_bound(n: int, d_h: float) -> float:
     if n == 1:
         return 1.0
 
-    edges = refined_grid(
-        lambda r: log_occupied_density(r, n, d_h), stats.chi.ppf(1e-9 / n, d_h), stats.chi.isf(1e-9 / n, d_h)
+    r, weights, log_win = win_probability_rule(n, d_h)
+    return n * float(np.sum(weights * hit_probability(np.exp(log_win), n)))
+
+
+def win_probability_rule(n: int, d_h: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Nodes and weights of a rule for the law of R, on the part that matters to the bound, and log pi at the nodes.
+
+    log pi is smooth in r: it is computed at 40 Chebyshev nodes and interpolated. The nodes of the rule
+    are r = low + (high - low) x^2, which removes the singularity of the density at r = 0 and is finer where pi is steep.
+    """
+    low, high = relevant_range(
+        lambda r: log_density(r, d_h) + np.log(hit_probability(np.exp(log_win_probability(r, n, d_h)), n) + 1e-300),
+        stats.chi.ppf(1e-9 / n, d_h),
+        stats.chi.isf(1e-9 / n, d_h),
     )
-    nodes, weights = gauss_legendre(edges[None], order=8)
-    return n * float(np.sum(weights * np.exp(log_occupied_density(nodes, n, d_h))))
+    y = np.cos(math.pi * (np.arange(40) + 0.5) / 40)
+    log_win = log_win_probability(low + (high - low) * ((1.0 + y) / 2.0) ** 2, n, d_h)
+    coefficients = chebyshev.chebfit(y, log_win, 39)
+    nodes, weights = gauss_legendre(np.linspace(0.0, 1.0, 97)[None], order=8)
+    x, weights = nodes[0], weights[0]
+    r = low + (high - low) * x**2
+    weights = weights * 2.0 * x * (high - low) * np.exp(log_density(r, d_h))
+    return r, weights, np.minimum(chebyshev.chebval(2.0 * x - 1.0, coefficients), 0.0)
 
 
-def log_occupied_density(r: np.ndarray, n: int, d_h: float) -> np.ndarray:
-    """Log of the density of R at r times the bound on the chance that a key of norm r is attended, any shape."""
-    hit = hit_probability(np.exp(log_win_probability(r.ravel(), n, d_h)), n).reshape(r.shape)
-    with np.errstate(divide="ignore"):
-        return stats.chi.logpdf(r, d_h) + np.log(hit)
+def log_density(r: np.ndarray, d_h: float) -> np.ndarray:
+    """Log of the density of the chi distribution with d_h degrees of freedom."""
+    return special.xlogy(d_h - 1.0, r) - r**2 / 2.0 - (d_h / 2.0 - 1.0) * math.log(2.0) - special.gammaln(d_h / 2.0)
 
 
 def log_win_probability(r: np.ndarray, n: int, d_h: float) -> np.ndarray:
     """log pi(r) = log E[Phi(r U)^{n-1}] for a vector of norms r."""
     if d_h == 1.0:
         return np.logaddexp((n - 1) * special.log_ndtr(r), (n - 1) * special.log_ndtr(-r)) - math.log(2.0)
-    # U = +-cos(t) with density sin(t)^{d_h - 2} on (0, pi/2). Below d_h = 2 that is singular at 0, and
-    # t = x^{1/(d_h - 1)} removes the singularity. The constant is 1/B((d_h - 1)/2, 1/2) for the two signs together.
-    power = min(d_h - 1.0, 1.0)
+    # U = +-cos(t) with density sin(t)^{d_h - 2} on (0, pi/2), which is singular or not smooth at 0 for small d_h unless
+    # d_h is an integer: t = x^power removes that. The constant is 1/B((d_h - 1)/2, 1/2) for the two signs together.
+    power = 1.0 / (d_h - 1.0) if d_h < 2.0 else 2.0 if d_h < 6.0 and d_h != round(d_h) else 1.0
 
     def log_integrand(x: np.ndarray) -> np.ndarray:
         with np.errstate(divide="ignore", invalid="ignore"):
-            t = x ** (1.0 / power)
-            log_weight = (d_h - 2.0) * np.log(np.sin(t) if power == 1.0 else np.sinc(t / math.pi))
+            t = x**power
+            if d_h < 2.0:
+                log_weight = (d_h - 2.0) * np.log(np.sinc(t / math.pi))
+            else:
+                log_weight = (d_h - 2.0) * np.log(np.sin(t)) + (power - 1.0) * np.log(x)
             s = r[:, None] * np.cos(t)
             win = (n - 1) * special.log_ndtr(s)
             if n <= 128:  # the opposite sign adds less than 2^{1 - n} otherwise
                 win = np.logaddexp(win, (n - 1) * special.log_ndtr(-s))
-        return log_weight + win - math.log(power)
+        return log_weight + win + math.log(power)
 
-    end = (math.pi / 2) ** power
-    nodes, weights = gauss_legendre(panel_edges(log_integrand, len(r), end))
-    log_values = log_integrand(nodes)
+    end = (math.pi / 2) ** (1.0 / power)
+    edges = panel_edges(log_integrand, len(r), end)
+    if d_h < 2.0:  # t spans many scales
+        scales = np.broadcast_to((math.pi / 2 * 4.0 ** -np.arange(5.0)) ** (1.0 / power), (len(r), 5))
+        edges = np.sort(np.concatenate([np.zeros((len(r), 1)), edges, scales], axis=1), axis=1)
+    nodes, weights = gauss_legendre(edges)
     with np.errstate(divide="ignore"):
-        return special.logsumexp(log_values, b=weights, axis=1) - special.betaln((d_h - 1.0) / 2.0, 0.5)
+        log_integral = special.logsumexp(log_integrand(nodes), b=weights, axis=1)
+    return log_integral - special.betaln((d_h - 1.0) / 2.0, 0.5)
