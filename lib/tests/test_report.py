@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from attnrank import report
+from attnrank.report import claims
 
 BASE = {
     "id": "02-test",
@@ -85,7 +86,7 @@ def test_relations_are_those_of_arithmetic(value, bound, margin):
         "==": abs(value - bound) - margin <= 0,
     }
     for relation, expected in holds.items():
-        assert report._worst_case("measured", value, relation, bound, margin).holds == expected
+        assert claims._worst_case("measured", value, relation, bound, margin).holds == expected
 
 
 def test_the_ledger_is_sorted_replaces_a_claim_and_survives_many_writers(results):

@@ -32,6 +32,7 @@ def vit_hardmax(
     ``treatment`` is what is done to the tokens that enter the block's queries and keys: "none"; "centred", the mean
     token of each image is subtracted; "whitened", the tokens of each image are made orthonormal, (X X^T)^{-1/2} X.
     """
+    images = _check.integer("images", images, minimum=2)
     model = _model(dataset, patch, TransformerConfig(width, heads, head_dim, depth=1, init="lecun"), seed)
     x = _treat(model.encoder.blocks[0].norm1(model.embed(_images(dataset, images, seed))), treatment)
     rank = hardmax_rank(*model.encoder.blocks[0].attention.queries_keys(x)).double() / x.shape[-2]
@@ -54,6 +55,9 @@ def vit_layers(
     dataset: str, patch: int, width: int, heads: int, head_dim: int, init: str, depth: int, layer: int, images: int, seed: int
 ) -> Setting:
     """Hardmax rank / n in one layer (from 1) of a deep random Vision Transformer, and the mean cosine of its tokens."""
+    layer = _check.integer("layer", layer, minimum=1)
+    if layer > depth:
+        raise ValueError(f"layer must be at most the depth {depth}, got {layer}")
     model = _model(dataset, patch, TransformerConfig(width, heads, head_dim, depth, init=init), seed)
     x = model.embed(_images(dataset, images, seed))
     for block in model.encoder.blocks[: layer - 1]:
@@ -104,7 +108,7 @@ def _treat(x: Tensor, treatment: str) -> Tensor:
     if treatment == "centred":
         return x - x.mean(-2, keepdim=True)
     left, sigma, right = torch.linalg.svd(x, full_matrices=False)
-    if (sigma[..., -1] <= 1e-9 * sigma[..., 0]).any():
+    if x.shape[-2] > x.shape[-1] or (sigma[..., -1] <= 1e-9 * sigma[..., 0]).any():
         raise ValueError("treatment 'whitened' needs linearly independent tokens, so no more tokens than the width")
     return left @ right
 

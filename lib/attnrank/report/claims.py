@@ -1,4 +1,4 @@
-"""What a chapter states and draws with: claims that can fail and enter the ledger, and one style of figure."""
+"""Claims: relations between numbers that are asserted, shown with a negative control, and kept in the ledger."""
 
 from __future__ import annotations
 
@@ -10,12 +10,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
-import seaborn as sns
-import torch
 from filelock import FileLock
-from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 from scipy import stats
 
@@ -27,7 +23,6 @@ KINDS = ("theorem", "measurement", "arithmetic")
 VERDICTS = ("reproduced", "sharpened", "reproduced in part", "not reproduced", "not reproducible from public facts")
 ROUNDING = "rounding in float64"
 CLAIM_MIME = "application/vnd.attnrank.claim+json"
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#AA3377", "#B8860B", "#555555")
 
 
 @dataclass(frozen=True)
@@ -170,63 +165,6 @@ def read_ledger(folder: str | Path | None = None) -> list[dict[str, str]]:
     if any(None in row or None in row.values() for row in rows):
         raise ValueError(f"{path} has a row with the wrong number of fields: delete it and rerun the notebooks")
     return rows
-
-
-def setup() -> None:
-    """First call of every chapter: the book's figure style, and one thread, so that sums come out the same everywhere."""
-    torch.set_num_threads(1)
-    sns.set_theme(style="ticks", context="notebook", palette=list(COLOURS))
-    mpl.rcParams.update(
-        {
-            "figure.figsize": (7.2, 4.0),
-            "figure.facecolor": "none",  # transparent: the page shows the figure on its own colour, light or dark
-            "axes.facecolor": "none",
-            "savefig.facecolor": "none",
-            "figure.constrained_layout.use": True,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.edgecolor": "#444444",
-            "axes.linewidth": 0.9,
-            "axes.labelcolor": "#222222",
-            "text.color": "#222222",
-            "xtick.color": "#444444",
-            "ytick.color": "#444444",
-            "font.family": ["DejaVu Sans"],
-            "font.size": 10.5,
-            "axes.labelsize": 11,
-            "legend.frameon": False,
-            "lines.linewidth": 1.8,
-            "lines.markersize": 5,
-        }
-    )
-    if "inline" in mpl.get_backend():
-        from matplotlib_inline.backend_inline import set_matplotlib_formats
-
-        set_matplotlib_formats("retina")
-
-
-def sequence_colours(count: int) -> list[tuple[float, float, float]]:
-    """``count`` colours from light to dark for an ordered quantity, distinct in print and without colour vision."""
-    return sns.color_palette("crest", _check.integer("count", count, minimum=1))
-
-
-def label_line(ax: Axes, x: float, y: float, text: str, colour: object, **options: object) -> None:
-    """Write ``text`` in the colour of a line just right of its end (x, y), in place of a legend."""
-    ax.annotate(text, (x, y), xytext=(5, 0), textcoords="offset points", color=colour, va="center",
-                annotation_clip=False, **options)  # fmt: skip
-
-
-def draw_band(ax: Axes, x: ArrayLike, mean: ArrayLike, spread: ArrayLike, colour: object, **options: object) -> None:
-    """A line through ``mean`` with a band of one ``spread`` on either side."""
-    ax.fill_between(x, np.subtract(mean, spread), np.add(mean, spread), color=colour, alpha=0.18, linewidth=0)
-    ax.plot(x, mean, color=colour, **options)
-
-
-def draw_ceiling(ax: Axes, level: float, text: str) -> None:
-    """A dashed horizontal line at ``level``, labelled above its left end."""
-    ax.axhline(level, color="#222222", linewidth=1.1, linestyle=(0, (5, 3)), zorder=1)
-    ax.annotate(text, (0.01, level), xycoords=("axes fraction", "data"), xytext=(0, 3), textcoords="offset points",
-                va="bottom", fontsize=9.5)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,41 @@
+"""What a chapter states and draws with: claims that can fail and enter the ledger, and one style of figure."""
+
+from attnrank.report.claims import (
+    CLAIM_MIME,
+    RELATIONS,
+    ROUNDING,
+    VERDICTS,
+    Claim,
+    claim,
+    comparison,
+    control_comparison,
+    normal_margin,
+    read_ledger,
+)
+from attnrank.report.figures import (
+    COLOURS,
+    draw_band,
+    draw_ceiling,
+    label_line,
+    sequence_colours,
+    setup,
+)
+
+__all__ = [
+    "CLAIM_MIME",
+    "COLOURS",
+    "RELATIONS",
+    "ROUNDING",
+    "VERDICTS",
+    "Claim",
+    "claim",
+    "comparison",
+    "control_comparison",
+    "draw_band",
+    "draw_ceiling",
+    "label_line",
+    "normal_margin",
+    "read_ledger",
+    "sequence_colours",
+    "setup",
+]
