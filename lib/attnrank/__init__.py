@@ -1,7 +1,8 @@
 """attnrank: measure and bound the rank of attention matrices.
 
-The modules, each of which imports only from those before it: theory, scores, ranks, inputs, data, models, sweep,
-report.
+The modules, each of which imports only from those before it: theory (bounds and limits), scores (queries, keys,
+attention matrices), ranks, inputs (synthetic tokens), data (images and texts), models (Vision Transformer), sweep
+(published tables), report (claims and figures), experiments (what the published tables are made of).
 """
 
 from attnrank import inputs, theory
