@@ -75,13 +75,13 @@ def tied_bound(n: int, d_h: int) -> float:
 def anisotropic_bound(n: int, cosine: float) -> float:
     """Bound on the expected rank at d_h -> infinity of tokens with pairwise cosine c: n E[1 - (1 - pi(G))^n].
 
-    G ~ N(0,1) is the score of a key with the common part of the queries, and pi(a) = E Phi(sqrt(c) a + sqrt(1-c) B)^{n-1},
-    B ~ N(0,1), the chance that it wins a query.
+    G ~ N(0,1) is the score of a key with the common part of the queries, and the chance that it wins a query is
+    pi(a) = E Phi(sqrt(c) a + sqrt(1-c) B)^{n-1}, B ~ N(0,1).
 
     Source: chapter 05, anisotropy.
     """
     n, c = _check.integer("n", n, minimum=1), _check.real("cosine", cosine, minimum=0.0, maximum=1.0)
-    x, weight = _grid(-9.0, 9.0, 1200)
+    x, weight = _grid(-9.0, 9.0, 600)
     weight = weight * stats.norm.pdf(x)
     score = math.sqrt(c) * x[:, None] + math.sqrt(1.0 - c) * x[None]
     win = np.minimum(np.exp((n - 1) * special.log_ndtr(score)) @ weight, 1.0)
@@ -90,7 +90,7 @@ def anisotropic_bound(n: int, cosine: float) -> float:
 
 
 def anisotropic_exponent(cosine: float) -> float:
-    """The power of n with which the rank of tokens of cosine c grows at d_h -> infinity: 2 s / (1 + s), s = sqrt(1 - c).
+    """Power of n with which the rank of tokens of cosine c grows at d_h -> infinity: 2 s / (1 + s), s = sqrt(1 - c).
 
     An asymptotic heuristic, from the large deviations of Gaussian scores.
 
