@@ -4,14 +4,16 @@ Every bound is in units of rank (tokens), not divided by the number of tokens.
 """
 
 from attnrank.theory.barrier import occupancy_bound, occupancy_margin, occupancy_variance
+from attnrank.theory.causal import causal_bound, causal_head_dim_bound, causal_limit
 from attnrank.theory.geometry import poisson_voronoi_variance, polytope_vertices, qk_norm_limit
 from attnrank.theory.head_dimension import head_dim_bound
 from attnrank.theory.lower_bound import cell_second_moment, head_dim_lower_bound
 from attnrank.theory.saturation import lognormal_limit, lognormal_variance, marginal_head_dim, saturation_head_dim
-from attnrank.theory.variants import causal_bound, causal_limit, multihead_limit, perturbation_bound
+from attnrank.theory.variants import multihead_limit, perturbation_bound
 
 __all__ = [
     "causal_bound",
+    "causal_head_dim_bound",
     "causal_limit",
     "cell_second_moment",
     "head_dim_bound",

@@ -94,19 +94,19 @@ def _moments(n: int, d_h: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     # The logarithm of the ratio is smooth in r: interpolated from Chebyshev nodes.
     middle, half = (r[0] + r[-1]) / 2.0, (r[-1] - r[0]) / 2.0
     y = np.cos(math.pi * (np.arange(NODES) + 0.5) / NODES)
-    log_ratio = np.array([_log_moment_ratio(middle + half * node, n, d_h) for node in y])
+    log_ratio = np.array([log_moment_ratio(middle + half * node, n, d_h) for node in y])
     log_ratio = chebyshev.chebval((r - middle) / half, chebyshev.chebfit(y, log_ratio, NODES - 1))
     return weights, win, np.exp(np.maximum(log_ratio, 0.0))
 
 
-def _log_moment_ratio(r: float, n: int, d_h: int) -> float:
+def log_moment_ratio(r: float, n: int, d_h: int) -> float:
     """log of E[p^2] / (E p)^2, p the probability that a key of norm r wins a query, given the n - 1 other keys."""
 
     def log_integrand(t: np.ndarray) -> np.ndarray:  # the angle between the key and a query
         return special.xlogy(d_h - 2.0, np.sin(t)) + (n - 1) * special.log_ndtr(r * np.cos(t))
 
     edges = panel_edges(log_integrand, 1, math.pi)[:, 1:-1]
-    angle, weights = gauss_legendre(edges, order=16 if d_h == 2 else 5)  # a kink at equal angles for d_h = 2
+    angle, weights = gauss_legendre(edges, order=16 if d_h == 2 else 4)  # a kink at equal angles for d_h = 2
     angle, weights = angle[0], weights[0]
     log_single = log_integrand(angle)
     peak = log_single.max()
@@ -120,15 +120,16 @@ def _log_moment_ratio(r: float, n: int, d_h: int) -> float:
     with np.errstate(divide="ignore"):
         log_both = (n - 1) * np.log1p(-_either_exceeds(r * u, r * v, rho))
     log_both += special.xlogy(d_h - 2.0, np.sin(angle[i]) * np.sin(angle[j]))[:, None]
-    square = float(np.sum(pairs[:, None] * share * np.exp(log_both - 2.0 * peak)))
-    return math.log(square / mean**2)
+    highest = log_both.max()
+    square = float(np.sum(pairs[:, None] * share * np.exp(log_both - highest)))
+    return math.log(square / mean**2) + highest - 2.0 * peak
 
 
 def _sphere_coordinate_rule(d: int) -> tuple[np.ndarray, np.ndarray]:
     """Nodes and weights (k,) for a coordinate of a uniform point on the unit sphere of R^d."""
     if d == 1:
         return np.array([-1.0, 1.0]), np.array([0.5, 0.5])
-    nodes, weights = special.roots_jacobi(20, (d - 3) / 2.0, (d - 3) / 2.0)
+    nodes, weights = special.roots_jacobi(20 if d < 7 else 12, (d - 3) / 2.0, (d - 3) / 2.0)
     return nodes, weights / weights.sum()
 
 

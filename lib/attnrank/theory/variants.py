@@ -1,4 +1,4 @@
-"""Where the barrier moves: causal masks, many heads, tokens that are only nearly orthonormal."""
+"""Where the barrier moves: many heads, tokens that are only nearly orthonormal."""
 
 from __future__ import annotations
 
@@ -7,54 +7,6 @@ import math
 from attnrank import _check
 from attnrank.theory.barrier import occupancy_bound
 from attnrank.theory.head_dimension import head_dim_bound
-
-
-def causal_limit(n: int) -> float:
-    """Expected rank under a causal mask when row i picks one of keys 1..i uniformly: ``(n + 1) / 2``.
-
-    This is the limit d_h -> infinity for orthonormal tokens and Gaussian weights. Key j > 1 stays unpicked with
-    probability (1 - 1/j)(1 - 1/(j+1))...(1 - 1/n) = (j - 1)/n, and key 1 is always picked.
-
-    Parameters
-    ----------
-    n : number of tokens, >= 1.
-
-    Returns
-    -------
-    float, in units of rank.
-
-    Raises
-    ------
-    ValueError : n not an integer >= 1.
-
-    Source: chapter 05, causal masks.
-    """
-    return (_check.integer("n", n, minimum=1) + 1) / 2
-
-
-def causal_bound(n: int) -> float:
-    """The barrier under a causal mask, whatever the keys: ``3 n / 4`` (1 for n = 1).
-
-    It holds for any distinct keys and independent queries whose law has a density that is symmetric under q -> -q
-    (Gaussian query weights, say, and orthonormal tokens), and is reached at head dimension 1 by the keys -1, 2, -3,
-    4, ... Among i >= 2 keys none wins with probability above 1/2, since its cell lies in a half-space.
-
-    Parameters
-    ----------
-    n : number of tokens, >= 1.
-
-    Returns
-    -------
-    float, in units of rank.
-
-    Raises
-    ------
-    ValueError : n not an integer >= 1.
-
-    Source: chapter 05, causal masks.
-    """
-    n = _check.integer("n", n, minimum=1)
-    return 0.75 * n if n > 1 else 1.0
 
 
 def multihead_limit(n: int, heads: int, d_h: float | None = None) -> float:
