@@ -28,6 +28,10 @@ TEX_ERRORS = """() => [...document.querySelectorAll('mjx-merror, [data-mjx-error
     .map(e => (e.getAttribute('data-mjx-error') || e.textContent).slice(0, 120))"""
 BROKEN_IMAGES = """() => [...document.images]
     .filter(i => i.loading !== 'lazy' && !(i.complete && i.naturalWidth > 0)).map(i => i.getAttribute('src'))"""
+DISTORTED_IMAGES = """() => [...document.querySelectorAll('article img')]
+    .filter(i => i.complete && i.naturalWidth > 0 && i.clientWidth > 0)
+    .filter(i => Math.abs(Math.log(i.clientWidth * i.naturalHeight / (i.clientHeight * i.naturalWidth))) > 0.03)
+    .map(i => `${i.getAttribute('src')} drawn ${i.clientWidth} x ${i.clientHeight}`)"""
 # Elements that reach beyond the window and do not lie in something that scrolls or in text for screen readers only.
 OVERFLOWING = """() => {
     const width = document.documentElement.clientWidth
@@ -93,6 +97,7 @@ def visit(browser: Browser, path: Path, mode: str) -> list[str]:
     faults += [f"formula not rendered: {text}" for text in page.evaluate(UNRENDERED)]
     faults += [f"TeX error: {text}" for text in page.evaluate(TEX_ERRORS)]
     faults += [f"image without picture: {source}" for source in page.evaluate(BROKEN_IMAGES)]
+    faults += [f"image distorted: {source}" for source in page.evaluate(DISTORTED_IMAGES)]
     if mode == "phone":
         faults += [f"wider than the screen: {element}" for element in page.evaluate(OVERFLOWING)]
     context.close()

@@ -91,6 +91,7 @@ def test_a_faultless_page_passes_without_browser(tmp_path: Path) -> None:
         ("light", "MATHJAX", "<span class='math'>\\(\\undefinedmacro\\)</span>", "TeX error"),
         ("light", "MATHJAX", "<span class='math'>\\(x^2^3\\)</span>", "TeX error"),
         ("light", "", "<img src='missing.png' alt='x'>", "image without picture"),
+        ("phone", "", "<img src='dot.gif' alt='x' width='80' height='40'>", "image distorted"),
         ("phone", "", "<div style='width: 900px'>wide</div>", "wider than the screen"),
         ("phone", "", "<div style='overflow: hidden'><p style='width: 900px'>cut</p></div>", "wider than the screen"),
     ],
