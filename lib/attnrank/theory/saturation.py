@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import optimize, special, stats
 
 from attnrank import _check
 from attnrank.theory.barrier import occupancy_bound
@@ -111,14 +111,16 @@ def lognormal_variance(n: int, d_h: float) -> float:
     return float(stats.norm.isf(1.0 / n)) ** 4 / (2.0 * d_h)
 
 
-def lognormal_limit(v: float) -> float:
-    """The curve on which all (n, d_h) collapse: ``F(v) = E[1 - exp(-exp(sqrt(v) G - v/2))]``, G standard normal.
+def lognormal_limit(v: float, *, causal: bool = False) -> float:
+    """The limit of rank / n for n -> infinity at fixed v: ``F(v) = E[1 - exp(-Y)]``, Y = exp(sqrt(v) G - v/2), G normal.
 
-    Accurate to 1e-12 relative. F falls from 1 - 1/e at v = 0, where it is 1 - 1/e - v/(2e) + O(v^2).
+    All (n, d_h) collapse on this curve. F falls from 1 - 1/e at v = 0, like 1 - 1/e - v/(2e). Under a causal mask it is
+    ``E[Y / (1 + Y)]``, from 1/2 at v = 0. Accurate to 1e-12 relative.
 
     Parameters
     ----------
     v : variance of the logarithm, >= 0; see :func:`lognormal_variance`.
+    causal : query i chooses among keys 1..i only.
 
     Returns
     -------
@@ -128,7 +130,7 @@ def lognormal_limit(v: float) -> float:
     ------
     ValueError : v not a finite number >= 0.
 
-    Source: chapter 03, the collapse.
+    Source: chapter 03, the collapse; chapter 05, causal masks.
     """
     sigma = math.sqrt(_check.real("v", v, minimum=0.0))
     # With g = sigma/2 + x the log of the integrand is near -x^2/2 - sigma |x|/2 - v/8. The trapezoidal rule converges
@@ -136,9 +138,9 @@ def lognormal_limit(v: float) -> float:
     reach = -sigma / 2.0 + math.sqrt(sigma**2 / 4.0 + 90.0)
     step = min(0.4, 0.3 / max(sigma, 1e-300))
     x = step * np.arange(-math.ceil(reach / step), math.ceil(reach / step) + 1)
-    y = sigma * x  # sigma g - v/2
-    terms = -np.expm1(-np.exp(np.minimum(y, 700.0))) * np.exp(-((x + sigma / 2.0) ** 2) / 2.0)
-    return float(step * terms.sum()) / math.sqrt(2.0 * math.pi)
+    y = sigma * x  # log Y
+    share = special.expit(y) if causal else -np.expm1(-np.exp(np.minimum(y, 700.0)))
+    return float(step * (share * np.exp(-((x + sigma / 2.0) ** 2) / 2.0)).sum()) / math.sqrt(2.0 * math.pi)
 
 
 def _clip(d_h: float) -> float:
