@@ -87,7 +87,8 @@ def cross_attention(g):
 
 def orthogonal_tokens(g):
     n, d_h = pick(g, [16, 32]), pick(g, [2, 8, 24])
-    x = tokens("orthonormal", n, n + pick(g, [0, 5, 40]), generator=g) * (0.1 + torch.rand(n, 1, generator=g, dtype=torch.float64))
+    lengths = 0.1 + torch.rand(n, 1, generator=g, dtype=torch.float64)
+    x = lengths * tokens("orthonormal", n, n + pick(g, [0, 5, 40]), generator=g)
     trained = normal(g, x.shape[1], d_h) @ torch.diag(torch.logspace(0, -3, d_h, dtype=torch.float64))
     bound = theory.occupancy_bound(n)
     return hardmax_rank(x @ weights(g, x.shape[1], d_h), shared(x @ trained)), bound, own_keys(g, n, d_h), bound
@@ -141,8 +142,8 @@ def smallest_eigenvalue(g):
     n, d_h = pick(g, [24, 48, 64]), pick(g, [2, 8, 24])
     kind = pick(g, ["gaussian", "sphere", "structure"])
     if kind == "structure":
-        gram = perturbed_gram(pick(g, ["autoregressive", "blocks", "pairs", "common"]), n, pick(g, [0.1, 0.3]), generator=g)
-        x = torch.linalg.cholesky(gram)
+        structure = pick(g, ["autoregressive", "blocks", "pairs", "common"])
+        x = torch.linalg.cholesky(perturbed_gram(structure, n, pick(g, [0.1, 0.3]), generator=g))
     else:
         x = unit(tokens(kind, n, 20 * n, generator=g))
     smallest = torch.linalg.eigvalsh(x @ x.T)[0].item()

@@ -100,7 +100,7 @@ def perturbed_gram(structure: str, n: int, epsilon: float, *, generator: torch.G
         error = (epsilon if structure == "common" else -epsilon) * torch.ones(n, n, dtype=torch.float64)
     gram = error.fill_diagonal_(1.0)
     if torch.linalg.eigvalsh(gram)[0] < -1e-12:
-        raise ValueError(f"epsilon = {epsilon} is too large for {structure!r} and n = {n}: I + E has a negative eigenvalue")
+        raise ValueError(f"epsilon = {epsilon} is too large for {structure} at n = {n}: I + E has an eigenvalue < 0")
     return gram
 
 
@@ -116,7 +116,7 @@ def geometry(gram: Tensor) -> dict[str, float]:
         "max_error": error.abs().amax((-2, -1)).mean().item(),
         "frobenius": error.square().sum((-2, -1)).sqrt().mean().item(),
         "operator": values.abs().amax(-1).mean().item(),
-        "smallest_eigenvalue": (1.0 + values[..., 0]).clamp(min=0.0).mean().item(),
+        "smallest_eigenvalue": _without_noise(1.0 + values)[..., 0].mean().item(),
         "mean_cosine": (error.sum((-2, -1)) / (n * (n - 1))).mean().item(),
     }
 
@@ -132,7 +132,7 @@ def ranks_of_gram(
     """
     n = len(gram)
     values, vectors = torch.linalg.eigh(gram)
-    root = (vectors * values.clamp(min=0.0).sqrt()) @ vectors.T
+    root = (vectors * _without_noise(values).sqrt()) @ vectors.T
     key_root = root if lengths is None else lengths[:, None] * root
     ranks, orthonormal = [], []
     together = max(1, SCORES // (n * max(n, d_h)))
@@ -146,7 +146,7 @@ def ranks_of_gram(
 # Tables -------------------------------------------------------------------------------------------------------------
 
 def perturbed_tokens(structure: str, n: int, d_h: int, epsilon: float, samples: int, seed: int) -> Setting:
-    """Mean rank under a controlled perturbation, and its excess over orthonormal tokens with the same random numbers."""
+    """Mean rank under a controlled perturbation, and its excess over orthonormal tokens with the same weights."""
     generator = torch.Generator().manual_seed(_check.integer("seed", seed, minimum=0))
     gram = perturbed_gram(structure, n, epsilon, generator=generator)
     return geometry(gram) | _summary(*ranks_of_gram(gram, d_h, samples, generator=generator))
@@ -180,7 +180,7 @@ def adversarial_gram(n: int, d_h: int, epsilon: float, *, start: str, steps: int
     x = _admissible(x, epsilon).requires_grad_(True)
     optimiser = torch.optim.Adam([x])
     for step in range(steps):
-        optimiser.param_groups[0]["lr"] = 0.02 * (1.0 - step / steps)
+        optimiser.param_groups[0]["lr"] = 0.1 / n * (1.0 - step / steps)
         q, k = torch.randn(2, 32, n, d_h, generator=generator, dtype=torch.float64)
         attention = (10.0 / math.sqrt(d_h) * (x @ q) @ (x @ k).mT).softmax(-1)
         missed = torch.log1p(-attention.clamp(max=1.0 - 1e-12)).sum(-2).exp()
@@ -195,7 +195,7 @@ def adversarial_gram(n: int, d_h: int, epsilon: float, *, start: str, steps: int
 
 
 def simplex_tokens(n: int, samples: int, seed: int) -> Setting:
-    """Mean rank on n tokens at the corners of a regular simplex, for orthonormal keys: the limit of large head dimension.
+    """Mean rank of n queries at the corners of a regular simplex, for orthonormal keys: the limit of a large head.
 
     Scores of orthonormal tokens are then an (n, n) matrix of i.i.d. N(0, 1); a simplex subtracts the mean query.
     """
@@ -209,7 +209,7 @@ def simplex_tokens(n: int, samples: int, seed: int) -> Setting:
 
 
 def random_tokens(kind: str, n: int, d: int, d_h: int, draws: int, heads: int, seed: int) -> Setting:
-    """Mean rank and geometry of ``draws`` sequences of random tokens (a kind of :mod:`attnrank.inputs`), ``heads`` each."""
+    """Mean rank and geometry of ``draws`` sequences of a kind of :mod:`attnrank.inputs`, with ``heads`` heads each."""
     generator = torch.Generator().manual_seed(_check.integer("seed", seed, minimum=0))
     grams, means = [], []
     for _ in range(draws):
@@ -227,14 +227,18 @@ def random_tokens(kind: str, n: int, d: int, d_h: int, draws: int, heads: int, s
 def real_tokens(dataset: str, n: int, positions: float, d_h: int, sequences: int, seed: int) -> Setting:
     """Mean rank and geometry of real tokens of width 192 that enter the first block of a random Transformer.
 
-    Images: the tokens of chapter 07, sqrt(n) x sqrt(n) patches; ``positions`` must be the 0.02 of that model. Texts: the
-    first n words of a text, each word with a N(0, 1) vector of its own, so that repeated words are equal, plus a
+    Images: the tokens of chapter 07, sqrt(n) x sqrt(n) patches; ``positions`` must be the 0.02 of that model. Texts:
+    the first n words of a text, each word with a N(0, 1) vector of its own, so that repeated words are equal, plus a
     N(0, positions^2) vector for each position; then LayerNorm. One random model with 3 heads a seed.
     """
-    x, shape = _real_sequences(dataset, n, positions, sequences, seed)
+    x, first, shape = _real_sequences(dataset, n, positions, sequences, seed)
     generator = torch.Generator().manual_seed(2000 + seed)
     w_q, w_k = torch.randn(2, 3, WIDTH, d_h, generator=generator, dtype=torch.float64)
-    rank = torch.cat([hardmax_rank(part.unsqueeze(1) @ w_q, part.unsqueeze(1) @ w_k) for part in x.split(16)]).double()
+    ranks = []
+    for part, same in zip(x.unsqueeze(1).split(16), first.split(16), strict=True):
+        k = (part @ w_k).take_along_dim(same[:, None, :, None], -2)  # equal tokens have equal keys, to the last bit
+        ranks.append(hardmax_rank(part @ w_q, k))
+    rank = torch.cat(ranks).double()
     return shape | {"rank_mean": rank.mean().item(), "rank_over_sequences_std": rank.mean(1).std().item()}
 
 
@@ -248,29 +252,40 @@ def words_of(text: str) -> list[str]:
 
 
 @lru_cache(maxsize=2)
-def _real_sequences(dataset: str, n: int, positions: float, sequences: int, seed: int) -> tuple[Tensor, dict[str, float]]:
-    """Tokens (sequences, n, width) and their geometry."""
+def _real_sequences(
+    dataset: str, n: int, positions: float, sequences: int, seed: int
+) -> tuple[Tensor, Tensor, dict[str, float]]:
+    """Tokens (sequences, n, width), for each the first token that equals it (sequences, n), and their geometry."""
     positions = _check.real("positions", positions, minimum=0.0)
+    first = torch.arange(n).expand(sequences, n)
     if dataset in TEXTS:
-        x = _text_tokens(dataset, n, positions, sequences, seed)
+        words = _word_indices(dataset, n, sequences, seed)
+        x = _text_tokens(words, positions, seed)
+        if positions == 0.0:
+            first = (words[:, :, None] == words[:, None]).byte().argmax(-1)
     elif positions == IMAGE_POSITIONS:
         x = _patches(dataset, n, sequences, seed)
     else:
         raise ValueError(f"positions must be {IMAGE_POSITIONS} for images, got {positions}")
     unit = normalize(x, dim=-1)
-    return x, geometry(unit @ unit.mT)
+    return x, first, geometry(unit @ unit.mT)
 
 
-def _text_tokens(dataset: str, n: int, positions: float, sequences: int, seed: int) -> Tensor:
+def _text_tokens(words: Tensor, positions: float, seed: int) -> Tensor:
+    """Tokens (sequences, n, width) of indices of words (sequences, n)."""
     generator = torch.Generator().manual_seed(_check.integer("seed", seed, minimum=0))
+    vectors = torch.randn(int(words.max()) + 1, WIDTH, generator=generator, dtype=torch.float64)
+    place = torch.randn(words.shape[1], WIDTH, generator=generator, dtype=torch.float64)
+    return torch.nn.functional.layer_norm(vectors[words] + positions * place, (WIDTH,))
+
+
+def _word_indices(dataset: str, n: int, sequences: int, seed: int) -> Tensor:
+    """The first n words of the first ``sequences`` texts drawn that have as many, as indices (sequences, n)."""
     chosen = [words[:n] for words in _word_lists(dataset, seed) if len(words) >= n][:sequences]
     if len(chosen) < sequences:
-        raise ValueError(f"sequences must be at most {len(chosen)}, the texts drawn that have {n} words, got {sequences}")
-    types = {word: index for index, word in enumerate(sorted({word for words in chosen for word in words}))}
-    vectors = torch.randn(len(types), WIDTH, generator=generator, dtype=torch.float64)
-    place = positions * torch.randn(n, WIDTH, generator=generator, dtype=torch.float64)
-    x = vectors[torch.tensor([[types[word] for word in words] for words in chosen])] + place
-    return torch.nn.functional.layer_norm(x, (WIDTH,))
+        raise ValueError(f"sequences must be at most {len(chosen)}, the drawn texts with {n} words, got {sequences}")
+    index = {word: i for i, word in enumerate(sorted({word for words in chosen for word in words}))}
+    return torch.tensor([[index[word] for word in words] for words in chosen])
 
 
 @lru_cache(maxsize=8)
@@ -288,6 +303,11 @@ def _patches(dataset: str, n: int, sequences: int, seed: int) -> Tensor:
     config = TransformerConfig(WIDTH, 3, 64, depth=1, init="lecun")
     model = vision._model(dataset, size // side, config, seed)
     return model.encoder.blocks[0].norm1(model.embed(vision._images(dataset, sequences, seed)))
+
+
+def _without_noise(eigenvalues: Tensor) -> Tensor:
+    """Eigenvalues of a Gram matrix with zeros in the place of rounding errors, which differ from machine to machine."""
+    return eigenvalues.where(eigenvalues > 1e-10, 0.0)
 
 
 def _admissible(x: Tensor, epsilon: float) -> Tensor:
