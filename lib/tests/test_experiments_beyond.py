@@ -198,6 +198,13 @@ def test_weights_have_their_law(law):
         assert (w.abs() < 1).double().mean().item() == pytest.approx(0.5, abs=0.05)
 
 
+def test_keys_of_unit_length_bring_the_laws_together():
+    rows = [beyond_tokens.weight_laws(64, 64, 8, law, "one_hot", 60, 0) for law in ("gaussian", "student", "cauchy")]
+    ranks, unit = ([row[f"{name}_mean"] / 64 for row in rows] for name in ("rank", "unit_keys"))
+    assert max(ranks) - min(ranks) > 0.2 > max(unit) - min(unit)
+    assert min(unit) > max(ranks)
+
+
 def test_window_heads_equal_masked_ranks():
     full = beyond_heads.window_heads(16, 4, 16, True, 10, 3)
     assert full == beyond_heads.causal_heads(16, 4, 10, 3)
@@ -254,7 +261,7 @@ def test_bounds_hold_at_random_settings_and_controls_are_caught():
     settings, samples, caught = random_settings(45), 200, {name: 0 for name in ("causal", "heads", "tied", "soft")}
     for n, d_h, seed in settings:
         causal = beyond_heads.causal_heads(n, d_h, samples, seed)
-        margin = theory.occupancy_margin(n, 1e-6 / 200, samples)  # McDiarmid's inequality over rows given the keys
+        margin = normal_margin(causal["rank_standard_error"], cases=200)
         assert causal["rank_mean"] <= beyond_bounds.causal_isotropic_bound(n) + margin
         q = torch.rand(n, 1, generator=gen(seed), dtype=torch.float64)
         k = torch.arange(1.0, n + 1, dtype=torch.float64)[:, None]
@@ -267,7 +274,7 @@ def test_bounds_hold_at_random_settings_and_controls_are_caught():
         caught["heads"] += union["vertical_mean"] > theory.multihead_limit(n, heads, d_h) / 1.5 + margin
 
         tied = beyond_heads.tied_heads(n, d_h, samples, seed)
-        margin = 6.4 * tied["selves_standard_error"] + 6.4 * math.sqrt(beyond_bounds.tied_bound(n, d_h) / samples) * 0.1
+        margin = normal_margin(tied["selves_standard_error"], cases=200) + 1e-9
         assert tied["rank_mean"] >= beyond_bounds.tied_bound(n, d_h) - margin
         caught["tied"] += causal["rank_mean"] < beyond_bounds.tied_bound(n, d_h) - margin
 

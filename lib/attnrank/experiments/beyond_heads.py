@@ -11,6 +11,7 @@ from attnrank import _check
 from attnrank.experiments.experiment import Experiment
 from attnrank.ranks import hardmax_rank, singular_values
 from attnrank.sweep import Setting, grid
+from attnrank.theory import causal_head_dim_bound
 
 #: Every matrix below has integer entries; its non-zero singular values are far above this.
 ZERO = 1e-8
@@ -20,6 +21,11 @@ def causal_heads(n: int, d_h: int, samples: int, seed: int) -> Setting:
     """Hardmax rank of causal heads with i.i.d. N(0,1) queries and keys: orthonormal tokens, Gaussian weights."""
     ranks = [hardmax_rank(q, k, causal=True) for q, k in queries_keys(n, d_h, samples, seed)]
     return summary("rank", torch.cat(ranks))
+
+
+def causal_bounds(n: int, d_h: int) -> Setting:
+    """The bound on the expected rank of causal random heads resolved by head dimension (about two seconds a value)."""
+    return {"bound": causal_head_dim_bound(n, d_h)}
 
 
 def window_heads(n: int, d_h: int, window: int, causal: bool, samples: int, seed: int) -> Setting:
@@ -130,6 +136,12 @@ EXPERIMENTS = {
         paper=_causal_grid(
             {4: 20000, 16: 10000, 64: 4000, 100: 2000, 256: 1000, 1024: 100}, [1, 2, 4, 8, 16, 64, 512]
         ),
+    ),
+    "causal_bounds": Experiment(
+        "What bounds the rank of a random head under a causal mask, at each head dimension?",
+        causal_bounds,
+        quick=grid(n=[16], d_h=[1, 2, 8]),
+        paper=grid(n=[4, 16, 64, 100, 256, 1024], d_h=[1, 2, 4, 8, 16, 64, 512]),
     ),
     "window_heads": Experiment(
         "What is the rank of a random head that sees a sliding window?",

@@ -52,16 +52,21 @@ def anisotropic_limit(n: int, cosine: float, samples: int, seed: int) -> Setting
 
 
 def weight_laws(n: int, d: int, d_h: int, law: str, inputs: str, samples: int, seed: int) -> Setting:
-    """Hardmax rank under query and key weights (d, d_h) of a law, on an orthonormal frame or on one-hot tokens."""
+    """Hardmax rank under query and key weights (d, d_h) of a law, on an orthonormal frame or on one-hot tokens.
+
+    ``unit_keys``: the same heads with all keys brought to length 1.
+    """
     _check.choice("inputs", inputs, ("orthonormal", "one_hot"))
     generator = torch.Generator().manual_seed(_check.integer("seed", seed, minimum=0))
     x = torch.eye(n, d, dtype=torch.float64)
-    ranks = []
+    ranks, unit_keys = [], []
     for _ in range(samples):
         if inputs == "orthonormal":
             x = tokens("orthonormal", n, d, generator=generator)
-        ranks.append(hardmax_rank(x @ draw_weights(law, d, d_h, generator), x @ draw_weights(law, d, d_h, generator)))
-    return summary("rank", torch.stack(ranks))
+        q, k = x @ draw_weights(law, d, d_h, generator), x @ draw_weights(law, d, d_h, generator)
+        ranks.append(hardmax_rank(q, k))
+        unit_keys.append(hardmax_rank(q, torch.nn.functional.normalize(k, dim=-1)))
+    return summary("rank", torch.stack(ranks)) | summary("unit_keys", torch.stack(unit_keys))
 
 
 def draw_weights(law: str, d: int, d_h: int, generator: torch.Generator) -> Tensor:
@@ -87,7 +92,7 @@ def draw_weights(law: str, d: int, d_h: int, generator: torch.Generator) -> Tens
 
 
 def token_treatments(kind: str, n: int, d: int, d_h: int, treatment: str, samples: int, seed: int) -> Setting:
-    """Hardmax rank of random heads on tokens of a kind, with LayerNorm before the head, rotary positions in it, or both."""
+    """Hardmax rank of random heads on tokens of a kind: with LayerNorm before, rotary positions inside, or both."""
     _check.choice("treatment", treatment, TREATMENTS)
     generator = torch.Generator().manual_seed(_check.integer("seed", seed, minimum=0))
     ranks = []
@@ -153,7 +158,9 @@ def latent_heads(
 def _latent(**axes: list) -> list[Setting]:
     normalise = [True, False] if axes["key_latent"] != [0] else [True]
     return [
-        s for n, samples in ((100, 100), (1024, 20)) for s in grid(n=[n], **axes, normalise=normalise, samples=[samples], seed=[0])
+        s
+        for n, samples in ((100, 100), (1024, 20))
+        for s in grid(n=[n], **axes, normalise=normalise, samples=[samples], seed=[0])
     ]
 
 
