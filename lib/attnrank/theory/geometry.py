@@ -86,8 +86,9 @@ def qk_norm_limit(d_h: int) -> float:
     Keys uniform on the sphere have spherical Voronoi cells, which look from near like the cells of a Poisson process in
     R^{d_h - 1}; V is the volume of the typical one, divided by its mean. For d_h = 2 it has the Gamma law of shape 2 and
     the limit is exactly 5/9. For d_h >= 3 no closed form is known: the variance of V is computed exactly (to 1e-8) and
-    V is *approximated* by the Gamma law of mean 1 and this variance. Against simulations the approximation is right to
-    about 0.001. For d_h = 1 the keys are two points, the rank is at most 2 and the limit is 0.
+    V is *approximated* by the Gamma law of mean 1 and this variance; simulations show no error of it above 0.001. At
+    finite n the rank is below the limit, more so in high dimension, where cells are wide: at n = 2048 by 0.002 for
+    d_h = 8 and 12. For d_h = 1 the keys are two points, the rank is at most 2 and the limit is 0.
 
     Parameters
     ----------
@@ -107,7 +108,7 @@ def qk_norm_limit(d_h: int) -> float:
     if d_h == 1:
         return 0.0
     variance = poisson_voronoi_variance(d_h - 1)
-    return -math.expm1(-math.log1p(variance) / variance)
+    return -math.expm1(-math.log1p(variance) / variance) if variance > 0.0 else 1.0 - 1.0 / math.e  # underflow
 
 
 def poisson_voronoi_variance(dimension: int) -> float:
