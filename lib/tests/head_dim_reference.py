@@ -1,7 +1,7 @@
 """High-precision values of the bound resolved by head dimension, straight from its definition, with mpmath.
 
-Nothing of attnrank is used. `python lib/tests/head_dim_reference.py` writes data/head_dim_bound.csv (about half an
-hour on one core); test_theory.py compares attnrank with it and recomputes the cheap rows.
+Nothing of attnrank is used. `python lib/tests/head_dim_reference.py` writes data/head_dim_bound.csv (about ten
+minutes on one core); test_theory.py compares attnrank with it and recomputes the cheap rows.
 """
 
 import csv
@@ -38,7 +38,7 @@ def win_probability(r, n, d_h):
     inside = (-4, -2, 0, a_n - 0.3, a_n + 0.4, a_n + 1.5, a_n + 4)
     breaks = [mp.acos(b / r) for b in sorted({low, high, *[mp.mpf(b) for b in inside if low < b < high]}, reverse=True)]
     integral = mp.quad(
-        lambda t: mp.sin(t) ** (d_h - 2) * mp.exp((n - 1) * log_ndtr(r * mp.cos(t))), breaks, maxdegree=5
+        lambda t: abs(mp.sin(t)) ** (d_h - 2) * mp.exp((n - 1) * log_ndtr(r * mp.cos(t))), breaks, maxdegree=5
     )
     return integral / mp.beta(mp.mpf(d_h - 1) / 2, mp.mpf(1) / 2)
 
@@ -67,10 +67,13 @@ def bound(n, d_h):
 
 
 def main():
-    with TABLE.open("w", encoding="utf-8", newline="\n") as file:
+    """Append the rows that are missing."""
+    done = len(TABLE.read_text(encoding="utf-8").splitlines()) - 1 if TABLE.exists() else -1
+    with TABLE.open("a", encoding="utf-8", newline="\n") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["n", "d_h", "bound"])
-        for n, d_h in GRID:
+        if done < 0:
+            writer.writerow(["n", "d_h", "bound"])
+        for n, d_h in GRID[max(done, 0) :]:
             writer.writerow([n, d_h, mp.nstr(bound(n, d_h), 15)])
             file.flush()
 
