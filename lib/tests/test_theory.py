@@ -51,7 +51,7 @@ def test_occupancy_variance_tends_to_its_limit():
 REFERENCE = pd.read_csv(head_dim_reference.TABLE)
 
 
-@pytest.mark.parametrize(("n", "d_h", "bound"), REFERENCE.itertuples(index=False, name=None))
+@pytest.mark.parametrize(("n", "d_h", "bound"), list(REFERENCE.itertuples(index=False, name=None)))
 def test_head_dim_bound_agrees_with_mpmath(n, d_h, bound):
     assert theory.head_dim_bound(int(n), d_h) == pytest.approx(bound, rel=1e-6)
 
@@ -65,6 +65,23 @@ def test_the_reference_table_covers_its_grid_and_is_what_its_script_computes():
 @pytest.mark.parametrize(("n", "d_h"), [(2, 3), (2, 1000), (1, 5)])
 def test_head_dim_bound_is_the_occupancy_bound_where_every_key_wins_equally(n, d_h):
     assert theory.head_dim_bound(n, d_h) == pytest.approx(theory.occupancy_bound(n), rel=1e-8)
+
+
+@given(d_h=st.floats(1, 1e5))
+@settings(max_examples=60, deadline=None)
+def test_two_keys_win_equally_at_every_real_head_dimension(d_h):
+    assert theory.head_dim_bound(2, d_h) == pytest.approx(1.5, rel=1e-6)
+
+
+@pytest.mark.parametrize("n", [3, 1000, 10**6, 10**12])
+@pytest.mark.parametrize("d_h", [1, 2, 3, 6])
+def test_head_dim_bound_is_smooth_across_integers(n, d_h):
+    """The quadrature changes its variable at 1, 2 and 6 and at integers; a fit through the neighbours must not show it."""
+    step = 0.05
+    around = [theory.head_dim_bound(n, d_h + step * k) for k in range(1, 8)]
+    weights = [7, -21, 35, -35, 21, -7, 1]  # polynomial extrapolation of degree 6 to k = 0
+    extrapolated = sum(w * math.log(b) for w, b in zip(weights, around, strict=True))
+    assert math.log(theory.head_dim_bound(n, d_h)) == pytest.approx(extrapolated, abs=1e-4)
 
 
 @given(n=st.integers(2, 10**12), d_h=st.floats(1, 1e5))

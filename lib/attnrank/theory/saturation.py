@@ -80,8 +80,10 @@ def marginal_head_dim(n: int, gain: float) -> float:
 
     # The increment rises to its largest value and then falls for good: the answer lies beyond that.
     high = math.log(_clip(4.0 * math.sqrt(lognormal_variance(max(n, 3), 1.0) / gain) + 4.0))
-    peak = optimize.minimize_scalar(lambda x: -excess(math.exp(x)), bounds=(0.0, high), method="bounded", options={"xatol": 1e-3}).x
-    steepest = math.exp(peak) if excess(math.exp(peak)) > excess(1.0) else 1.0
+    peak = optimize.minimize_scalar(
+        lambda x: -excess(math.exp(x)), bounds=(0.0, high), method="bounded", options={"xatol": 1e-3}
+    )
+    steepest = math.exp(peak.x) if -peak.fun > excess(1.0) else 1.0
     return 1.0 if excess(steepest) <= 0.0 else _root(excess, math.exp(high), "gain", gain, n, steepest)
 
 

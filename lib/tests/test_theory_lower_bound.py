@@ -1,0 +1,217 @@
+"""theory: the two sides of the barrier resolved by head dimension, causal masks, many heads, perturbed tokens."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attnrank import hardmax_rank, theory
+from attnrank.theory.lower_bound import log_moment_ratio
+
+QUANTILE = 4.9  # Phi(-4.9) < 1e-6 / 2
+
+
+def random_heads(n, d_h, samples, seed=0):
+    """Queries and keys of random heads on orthonormal tokens: i.i.d. Gaussian."""
+    generator = torch.Generator().manual_seed(seed + 1000 * n + d_h)
+    return torch.randn(2, samples, n, d_h, generator=generator, dtype=torch.float64)
+
+
+def mean_and_margin(values):
+    return float(values.mean()), QUANTILE * float(values.std()) / math.sqrt(len(values))
+
+
+# Reference values of the expected rank / n, by simulation; "-" where none is known. Their noise is about 0.002.
+HEAD_DIMS = (1, 2, 4, 8, 16, 32, 64, 128, 192, 512)
+SIMULATED = {
+    16: (0.125, 0.316, 0.474, 0.557, 0.600, 0.623, 0.632, 0.639, 0.642, 0.641),
+    64: (0.031, 0.120, 0.285, 0.426, 0.519, 0.574, 0.606, 0.620, 0.626, 0.633),
+    100: (0.020, 0.085, 0.231, 0.384, 0.489, 0.554, 0.591, 0.615, 0.621, 0.628),
+    256: (0.008, 0.038, 0.141, 0.296, 0.420, 0.512, 0.567, 0.599, 0.609, 0.625),
+    1024: (0.002, 0.011, 0.063, 0.184, 0.321, 0.437, 0.521, 0.571, 0.592, 0.616),
+}
+
+
+@pytest.mark.parametrize("n", SIMULATED)
+def test_the_two_bounds_hold_the_simulated_values(n):
+    for d_h, value in zip(HEAD_DIMS, SIMULATED[n], strict=True):
+        lower, upper = theory.head_dim_lower_bound(n, d_h) / n, theory.head_dim_bound(n, d_h) / n
+        assert lower - 0.0025 <= value <= upper + 0.0025
+
+
+@pytest.mark.parametrize(
+    ("n", "d_h", "value"),
+    [(16, 8, 0.557), (64, 2, 0.120), (64, 32, 0.574), (100, 16, 0.489), (100, 192, 0.621), (256, 64, 0.567),
+     (1024, 8, 0.184)],
+)  # fmt: skip
+def test_random_heads_lie_between_the_two_bounds(n, d_h, value):
+    mean, margin = mean_and_margin(hardmax_rank(*random_heads(n, d_h, 64000 // n)).double() / n)
+    lower, upper = theory.head_dim_lower_bound(n, d_h) / n, theory.head_dim_bound(n, d_h) / n
+    assert lower - margin <= mean <= upper + margin
+    assert abs(mean - value) <= margin + 0.0025
+    if d_h >= 16:
+        assert lower > 0.97 * upper
+        tied = random_heads(n, d_h, 50)[0]  # the negative control: queries that are their own keys
+        assert float(hardmax_rank(tied, tied).double().mean()) / n > upper
+
+
+@given(n=st.integers(1, 10**6), d_h=st.integers(1, 2000))
+@settings(max_examples=25, deadline=None)
+def test_the_lower_bound_is_below_the_upper_bound(n, d_h):
+    lower, upper = theory.head_dim_lower_bound(n, d_h), theory.head_dim_bound(n, d_h)
+    assert 1 <= lower <= upper * (1 + 1e-6)
+    assert theory.head_dim_lower_bound(n, 2 * d_h) >= lower * (1 - 2e-3)
+
+
+def test_the_two_bounds_meet_for_many_tokens():
+    lengths = (64, 1024, 4096, 10**6, 10**12)
+    gaps = [1 - theory.head_dim_lower_bound(n, 64) / theory.head_dim_bound(n, 64) for n in lengths]
+    assert all(np.diff(gaps) < 0) and gaps[2] < 2e-3 and gaps[-1] < 2e-4
+
+
+@pytest.mark.parametrize(("n", "expected"), [(1, 1), (2, 1.5), (5, 2 - 2**-4), (40, 2 - 2**-39)])
+def test_the_lower_bound_is_exact_at_head_dimension_one(n, expected):
+    assert theory.head_dim_lower_bound(n, 1) == expected
+    if n == 5:
+        mean, margin = mean_and_margin(hardmax_rank(*random_heads(n, 1, 4000)).double())
+        assert abs(mean - expected) <= margin
+
+
+@pytest.mark.parametrize(("n", "d_h"), [(16, 3), (64, 2), (64, 8), (128, 32)])
+def test_cell_second_moment_is_n_times_the_chance_of_a_shared_key(n, d_h):
+    q, k = random_heads(n, d_h, 600)
+    counts = torch.nn.functional.one_hot((q @ k.mT).argmax(-1), n).sum(-2).double()
+    shared = n * (counts * (counts - 1)).sum(-1) / (n * (n - 1))  # unbiased: pairs of queries that share a key
+    mean, margin = mean_and_margin(shared)
+    assert abs(mean - theory.cell_second_moment(n, d_h)) <= margin
+    assert margin < 0.1 * mean
+
+
+@pytest.mark.parametrize(("n", "d_h", "expected"), [(1, 4, 1), (2, 4, 1), (50, 1, 25)])
+def test_cell_second_moment_is_exact_in_the_simplest_cases(n, d_h, expected):
+    assert theory.cell_second_moment(n, d_h) == expected
+
+
+def test_moments_given_the_norm_agree_with_simulation():
+    """E[p^2 | r] / E[p | r]^2, with p estimated by two independent halves of many queries."""
+    r, n, d_h, samples = 2.2, 20, 3, 20000
+    generator = torch.Generator().manual_seed(3)
+    others = torch.randn(samples, n - 1, d_h, generator=generator, dtype=torch.float64)
+    q = torch.randn(samples, 60, d_h, generator=generator, dtype=torch.float64)
+    wins = (r * q[..., 0] > (q @ others.mT).amax(-1)).double()
+    first, second = wins[:, :30].mean(-1), wins[:, 30:].mean(-1)
+    ratio = (first * second).mean() / (wins.mean() ** 2)
+    margin = QUANTILE * float((first * second / wins.mean() ** 2 - 2 * ratio * wins.mean(-1) / wins.mean()).std())
+    assert abs(float(ratio) - math.exp(log_moment_ratio(r, n, d_h))) <= margin / math.sqrt(samples)
+
+
+# Causal masks --------------------------------------------------------------------------------------------------------
+
+
+def causal_ranks(n, d_h, samples):
+    return hardmax_rank(*random_heads(n, d_h, samples), causal=True).double()
+
+
+@given(n=st.integers(1, 60))
+def test_causal_limit_is_the_mean_over_uniform_choices(n):
+    chosen = [1 - math.prod(1 - 1 / i for i in range(j, n + 1)) for j in range(1, n + 1)]
+    assert theory.causal_limit(n) == pytest.approx(sum(chosen), rel=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 10, 101])
+def test_the_causal_barrier_is_reached_by_growing_alternating_keys(n):
+    """Row i chooses key i or i - 1, each with probability 1/2: exactly 3n/4."""
+    chosen = np.zeros((n, n))
+    for i in range(n):
+        chosen[i, max(i - 1, 0)] += 0.5
+        chosen[i, i] += 0.5
+    assert theory.causal_bound(n) == pytest.approx((1 - (1 - chosen).prod(0)).sum(), rel=1e-12)
+    keys = torch.tensor([(-1.0) ** i * (i + 1) for i in range(n)], dtype=torch.float64)[:, None].expand(3000, n, 1)
+    q = random_heads(n, 1, 3000)[0]
+    mean, margin = mean_and_margin(hardmax_rank(q, keys, causal=True).double())
+    assert abs(mean - theory.causal_bound(n)) <= margin
+    if n > 2:  # the negative control: queries of one sign
+        assert float(hardmax_rank(q.abs(), keys.abs(), causal=True).double().mean()) == n
+
+
+@pytest.mark.parametrize(
+    ("n", "d_h", "value"),
+    [(100, 4, 0.290), (100, 8, 0.380), (100, 16, 0.434), (100, 64, 0.486), (30, 2, None)],
+)
+def test_causal_bounds_hold_for_random_heads(n, d_h, value):
+    mean, margin = mean_and_margin(causal_ranks(n, d_h, 600) / n)
+    bound = theory.causal_head_dim_bound(n, d_h) / n
+    assert mean <= bound + margin
+    assert bound <= (theory.causal_limit(n) + 0.6) / n
+    if d_h >= 16:
+        assert mean >= 0.97 * bound - margin
+    if value is not None:
+        assert abs(mean - value) <= margin + 0.001
+    assert float((hardmax_rank(*random_heads(n, d_h, 100)).double() / n).mean()) > bound or d_h < 16  # without mask
+
+
+def test_causal_head_dim_bound_in_the_simplest_cases():
+    assert theory.causal_head_dim_bound(1, 3) == 1 and theory.causal_head_dim_bound(2, 3) == 1.5
+    assert theory.causal_head_dim_bound(4, 1) == pytest.approx(1 + 1 + 2 / 3 + 1 / 2)
+    mean, margin = mean_and_margin(causal_ranks(40, 1, 2000))
+    assert mean <= theory.causal_head_dim_bound(40, 1) + margin
+    assert theory.causal_head_dim_bound(3, 10**4) == pytest.approx(2, rel=1e-3)
+
+
+# Many heads and perturbed tokens -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("heads", "fraction"), [(1, 0.632), (2, 0.865), (3, 0.950), (4, 0.982)])
+def test_multihead_limit_has_the_reference_values(heads, fraction):
+    assert theory.multihead_limit(10**9, heads) / 10**9 == pytest.approx(fraction, abs=5.1e-4)
+    assert theory.multihead_limit(7, heads) == pytest.approx(7 * (1 - (6 / 7) ** (7 * heads)), rel=1e-13)
+
+
+@pytest.mark.parametrize(("n", "heads", "d_h"), [(64, 2, 8), (64, 4, 64), (128, 3, 32)])
+def test_multihead_limit_bounds_independent_random_heads(n, heads, d_h):
+    q, k = random_heads(n, d_h, 400 * heads)
+    chosen = torch.nn.functional.one_hot((q @ k.mT).argmax(-1), n).amax(-2).reshape(400, heads, n)
+    mean, margin = mean_and_margin(chosen.amax(1).sum(-1).double())
+    resolved = theory.multihead_limit(n, heads, d_h)
+    assert mean <= resolved + margin and resolved <= theory.multihead_limit(n, heads)
+    assert mean >= 0.94 * resolved
+
+
+def test_heads_that_share_out_the_tokens_exceed_the_multihead_limit():
+    assert theory.multihead_limit(2, 2) < 2  # head 1 always chooses token 1, head 2 token 2: rank 2
+    assert theory.multihead_limit(1, 3) == 1
+
+
+@given(n=st.integers(1, 10**6), d_h=st.integers(1, 500), frobenius=st.floats(0, 2), rho=st.floats(0, 0.99))
+def test_perturbation_bound_is_its_formula(n, d_h, frobenius, rho):
+    bound = theory.perturbation_bound(n, d_h, frobenius, rho)
+    excess = n / 2 * math.sqrt(d_h) * frobenius / (1 - rho)
+    assert bound == pytest.approx(min(n, theory.occupancy_bound(n) + excess), rel=1e-12)
+    assert theory.occupancy_bound(n) <= bound <= n
+    if d_h >= 3 and frobenius > (1 - rho) / 2:
+        assert bound == n or n == 1  # the hypothesis on eigenvalues is needed only where the bound says something
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: theory.head_dim_lower_bound(0, 3), "n"),
+        (lambda: theory.head_dim_lower_bound(5, 2.5), "d_h"),
+        (lambda: theory.cell_second_moment(5, 0), "d_h"),
+        (lambda: theory.causal_limit(0), "n"),
+        (lambda: theory.causal_bound(-1), "n"),
+        (lambda: theory.causal_head_dim_bound(5, 0), "d_h"),
+        (lambda: theory.multihead_limit(5, 0), "heads"),
+        (lambda: theory.multihead_limit(5, 2, 0.5), "d_h"),
+        (lambda: theory.perturbation_bound(0, 2, 0.1), "n"),
+        (lambda: theory.perturbation_bound(5, 0, 0.1), "d_h"),
+        (lambda: theory.perturbation_bound(5, 2, -0.1), "frobenius"),
+        (lambda: theory.perturbation_bound(5, 2, 0.1, 1.0), "rho"),
+    ],
+)
+def test_bad_input_is_named(call, name):
+    with pytest.raises(ValueError, match=rf"^{name} must"):
+        call()
