@@ -12,12 +12,16 @@ from pathlib import Path
 import pandas as pd
 
 from attnrank import _check, sweep
-from attnrank.experiments import almost_orthonormal, beyond, synthetic, vision
+from attnrank.experiments import almost_orthonormal, beyond, head_dimension, synthetic, vision
 from attnrank.experiments.experiment import Experiment
 
 PROFILES = ("quick", "paper")
 EXPERIMENTS: dict[str, Experiment] = (
-    synthetic.EXPERIMENTS | vision.EXPERIMENTS | almost_orthonormal.EXPERIMENTS | beyond.EXPERIMENTS
+    synthetic.EXPERIMENTS
+    | vision.EXPERIMENTS
+    | head_dimension.EXPERIMENTS
+    | almost_orthonormal.EXPERIMENTS
+    | beyond.EXPERIMENTS
 )
 
 
