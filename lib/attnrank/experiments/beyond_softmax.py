@@ -1,4 +1,4 @@
-"""Tables of chapter 05 about softmax: temperature and tolerance, exact ranks, the gap to hardmax, stable rank, depth."""
+"""Tables of chapter 05 about softmax: temperature and tolerance, exact rank, gap to hardmax, stable rank, depth."""
 
 from __future__ import annotations
 
@@ -29,10 +29,15 @@ def softmax_phase(n: int, d_h: int, temperature: float, samples: int, seed: int)
         sigma.append(singular_values(attention(q, k, temperature=temperature * math.sqrt(d_h))))
         hard.append(distinct(q @ k.mT))
     sigma = torch.cat(sigma)
-    shares = {f"rank_fraction_at_{tol:g}": (sigma >= tol).double().mean().item() for tol in TOLERANCES}
+    shares = {rank_column(tol): (sigma >= tol).double().mean().item() for tol in TOLERANCES}
     default = sigma[:, :1] * n * 2.0**-52  # the default tolerance of numpy and torch
     shares["rank_fraction_at_default"] = (sigma >= default).double().mean().item()
     return shares | {"hardmax_fraction": torch.cat(hard).double().mean().item() / n}
+
+
+def rank_column(tol: float) -> str:
+    """Column of :func:`softmax_phase` for a tolerance: rank_fraction_at_0_01 for 0.01."""
+    return f"rank_fraction_at_{tol:g}".replace(".", "_").replace("-", "_")
 
 
 def exact_rank(n: int, d_h: int, temperature: float, digits: int, seed: int) -> Setting:
@@ -67,7 +72,8 @@ def _pivots(matrix: mpmath.matrix) -> list:
     rows = [list(matrix[i, :]) for i in range(matrix.rows)]
     pivots = []
     while rows:
-        i, j = max(((i, j) for i in range(len(rows)) for j in range(len(rows[0]))), key=lambda at: abs(rows[at[0]][at[1]]))
+        size = range(len(rows))
+        i, j = max(((i, j) for i in size for j in size), key=lambda at: abs(rows[at[0]][at[1]]))
         pivot_row = rows.pop(i)
         pivots.append(abs(pivot_row[j]))
         if pivots[-1] == 0:
@@ -117,7 +123,7 @@ def softmax_gap(n: int, d_h: int, temperature: float, samples: int, seed: int) -
 
 
 def stable_heads(n: int, d_h: int, temperature: float, samples: int, seed: int) -> Setting:
-    """Stable rank of heads at temperature T sqrt(d_h), mean and standard error, and their hardmax rank; T = 0: hardmax."""
+    """Stable rank of heads at temperature T sqrt(d_h) (hardmax for T = 0), and the hardmax rank of the same heads."""
     stable, hard = [], []
     for q, k in queries_keys(n, d_h, samples, seed):
         scores = q @ k.mT
@@ -136,13 +142,15 @@ def stable_heads(n: int, d_h: int, temperature: float, samples: int, seed: int) 
     }
 
 
-def depth_ranks(n: int, d: int, d_h: int, skip: bool, temperature: float, layers: int, samples: int, seed: int) -> Setting:
+def depth_ranks(
+    n: int, d: int, d_h: int, skip: bool, temperature: float, layers: int, samples: int, seed: int
+) -> Setting:
     """Tokens and attention matrices through layers X <- [X +] A X W_v of single heads, means over ``samples`` stacks.
 
     Gaussian X and W_v (entries of variance 1/d), Gaussian query and key weights, the temperature T sqrt(d_h). Queries
     and keys see the tokens at root mean square 1 (RMSNorm). In layer l: ``residual_l``, the share |X - 1 x^T|_F / |X|_F
-    (x the mean token) of the tokens that enter, at least 1e-9; ``hardmax_l``, the hardmax rank / n of its matrix, missing
-    where the tokens are equal up to rounding; ``numerical_l``, the share of its singular values above 1/10.
+    (x the mean token) of the tokens that enter, at least 1e-9; ``hardmax_l``, the hardmax rank / n of its matrix,
+    missing where the tokens are equal up to rounding; ``numerical_l``, the share of its singular values above 1/10.
     """
     generator = torch.Generator().manual_seed(_check.integer("seed", seed, minimum=0))
 
@@ -207,7 +215,10 @@ EXPERIMENTS = {
                     samples=[samples], seed=[0],
                 )
             ),
-            *grid(n=[256], d_h=[1, 2, 4, 8, 16, 32, 64, 128, 256, 512], temperature=[0.0, 0.1, 1.0], samples=[50], seed=[0]),
+            *grid(
+                n=[256], d_h=[1, 2, 4, 8, 16, 32, 64, 128, 256, 512], temperature=[0.0, 0.1, 1.0], samples=[50],
+                seed=[0],
+            ),
         ],
     ),
     "depth_ranks": Experiment(
@@ -215,7 +226,8 @@ EXPERIMENTS = {
         depth_ranks,
         quick=grid(n=[32], d=[32], d_h=[8], skip=[True, False], temperature=[1.0], layers=[4], samples=[8], seed=[0]),
         paper=grid(
-            n=[64], d=[128], d_h=[32], skip=[True, False], temperature=[0.01, 0.1, 1.0], layers=[6], samples=[40], seed=[0]
+            n=[64], d=[128], d_h=[32], skip=[True, False], temperature=[0.01, 0.1, 1.0], layers=[6], samples=[40],
+            seed=[0],
         ),
     ),
 }  # fmt: skip
