@@ -76,7 +76,7 @@ def test_two_keys_win_equally_at_every_real_head_dimension(d_h):
 @pytest.mark.parametrize("n", [3, 1000, 10**6, 10**12])
 @pytest.mark.parametrize("d_h", [1, 2, 3, 6])
 def test_head_dim_bound_is_smooth_across_integers(n, d_h):
-    """The quadrature changes its variable at 1, 2 and 6 and at integers; a fit through the neighbours must not show it."""
+    """The quadrature changes its variable at 1, 2 and 6 and at integers; a fit through neighbours must not show it."""
     step = 0.05
     around = [theory.head_dim_bound(n, d_h + step * k) for k in range(1, 8)]
     weights = [7, -21, 35, -35, 21, -7, 1]  # polynomial extrapolation of degree 6 to k = 0

@@ -70,8 +70,8 @@ def causal_head_dim_bound(n: int, d_h: int) -> float:
         E D <= 1 + sum_{j=2}^n E_R[ 1 - exp(-sum_{i=j}^n e_i(R)) ],    e_i(r) >= E[-log(1 - p_i) | r].
 
     As p_i <= 1/2, the largest value that this mean can have, with the true first two moments of p_i given r, is taken
-    for e_i. The moments are integrals, computed at 16 lengths i and interpolated; relative accuracy about 1e-4. It takes
-    about a second, and memory of order n.
+    for e_i. The moments are integrals, computed at 16 lengths i and interpolated; relative accuracy about 1e-4. Takes
+    about half a second, and memory of order n.
 
     Parameters
     ----------

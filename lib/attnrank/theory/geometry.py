@@ -84,7 +84,7 @@ def qk_norm_limit(d_h: int) -> float:
     """Limit of rank / n for n -> infinity with normalised keys (QK-norm): ``E[1 - exp(-V)]``, V a Voronoi cell.
 
     Keys uniform on the sphere have spherical Voronoi cells, which look from near like the cells of a Poisson process in
-    R^{d_h - 1}; V is the volume of the typical one, divided by its mean. For d_h = 2 it has the Gamma law of shape 2 and
+    R^{d_h - 1}; V is the volume of the typical one over its mean. For d_h = 2 it has the Gamma law of shape 2, and
     the limit is exactly 5/9. For d_h >= 3 no closed form is known: the variance of V is computed exactly (to 1e-8) and
     V is *approximated* by the Gamma law of mean 1 and this variance; simulations show no error of it above 0.001. At
     finite n the rank is below the limit, more so in high dimension, where cells are wide: at n = 2048 by 0.002 for

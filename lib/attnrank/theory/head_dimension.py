@@ -48,8 +48,8 @@ def head_dim_bound(n: int, d_h: float) -> float:
 def win_probability_rule(n: int, d_h: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Nodes and weights of a rule for the law of R, on the part that matters to the bound, and log pi at the nodes.
 
-    log pi is smooth in r: it is computed at 40 Chebyshev nodes and interpolated. The nodes of the rule
-    are r = low + (high - low) x^2, which removes the singularity of the density at r = 0 and is finer where pi is steep.
+    log pi is smooth in r: it is computed at 40 Chebyshev nodes and interpolated. The nodes of the rule are
+    r = low + (high - low) x^2, which removes the singularity of the density at 0 and is finer where pi is steep.
     """
     low, high = relevant_range(
         lambda r: log_density(r, d_h) + np.log(hit_probability(np.exp(log_win_probability(r, n, d_h)), n) + 1e-300),

@@ -58,7 +58,7 @@ def head_dim_lower_bound(n: int, d_h: int) -> float:
 def cell_second_moment(n: int, d_h: int) -> float:
     """``n^2 E[p^2]`` for the probability p that a given key wins a query: how unequal the cells of random keys are.
 
-    It is 1 when all keys win equally, about exp(a_n^4 / (2 d_h)) where that is not large, and never above n/2 for n >= 2.
+    It is 1 when all keys win equally, about exp(a_n^4 / (2 d_h)) where that is not large, never above n/2 for n >= 2.
     It is also n times the probability that two queries choose the same key. Relative accuracy about 1e-3 for n <= 1e6.
 
     Parameters

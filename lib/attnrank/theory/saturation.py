@@ -114,10 +114,10 @@ def lognormal_variance(n: int, d_h: float) -> float:
 
 
 def lognormal_limit(v: float, *, causal: bool = False) -> float:
-    """The limit of rank / n for n -> infinity at fixed v: ``F(v) = E[1 - exp(-Y)]``, Y = exp(sqrt(v) G - v/2), G normal.
+    """The limit of rank / n for n -> infinity at fixed v: ``F(v) = E[1 - exp(-Y)]``, Y log-normal of mean 1.
 
-    All (n, d_h) collapse on this curve. F falls from 1 - 1/e at v = 0, like 1 - 1/e - v/(2e). Under a causal mask it is
-    ``E[Y / (1 + Y)]``, from 1/2 at v = 0. Accurate to 1e-12 relative.
+    Y = exp(sqrt(v) G - v/2), G standard normal. All (n, d_h) collapse on this curve, which falls from 1 - 1/e at v = 0,
+    like 1 - 1/e - v/(2e). Under a causal mask it is ``E[Y / (1 + Y)]``, from 1/2 at v = 0. Accurate to 1e-12 relative.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def _root(excess: Callable[[float], float], guess: float, name: str, value: floa
     while excess(high) > 0.0:
         if high >= LARGEST_HEAD_DIM:
             raise ValueError(
-                f"{name} must be large enough for a head dimension up to {LARGEST_HEAD_DIM:g}, got {value!r} for n = {n}"
+                f"{name} must be reached by a head dimension up to {LARGEST_HEAD_DIM:g}, got {value!r} for n = {n}"
             )
         low, high = high, _clip(2.0 * high)
     return float(optimize.brentq(excess, low, high, xtol=1e-9, rtol=1e-10))
