@@ -87,7 +87,7 @@ def rank_ascent(n: int, d_h: int, surrogate: str, seed: int) -> Setting:
     ranks = {}
     for step in range(max(CHECKPOINTS) + 1):
         if step in CHECKPOINTS:
-            ranks[f"rank_after_{step}"] = int(hardmax_rank(q, k))
+            ranks[f"rank_after_{step}"] = float(hardmax_rank(q, k))
         optimiser.zero_grad()
         log_a = (q @ k.T).log_softmax(-1)
         if surrogate == "matching":
