@@ -385,7 +385,7 @@ EXPERIMENTS = {
         quick=grid(n=[4, 16, 64], samples=[500], seed=[0]),
         paper=[
             *grid(n=[4, 8, 16, 32, 64, 128], samples=[20000], seed=[0]),
-            *grid(n=[256, 512, 1024], samples=[2000], seed=[0]),
+            *grid(n=[256, 512, 1024], samples=[400], seed=[0, 1, 2, 3, 4]),
         ],
     ),
     "random_tokens": Experiment(
