@@ -161,7 +161,7 @@ def _wide() -> list[Setting]:
     head_dims |= {128: (1, 2, 3, 4, 8, 16, 24, 32, 48, 64), 512: (8, 32, 48, 64, 96), 2048: (8, 48, 64, 96, 128, 192)}
     head_dims[256] += (24, 48)
     head_dims[1024] += (48, 96)
-    head_dims[4096] += (96, 192)
+    head_dims[4096] = (*coarse[:-1], 96, 192)
     cells = [(n, d_h) for n in _LENGTHS for d_h in head_dims[n]]
     cells += [(16, 512), (32, 512), (64, 512), (256, 4096), (1024, 1024)]
     return [{"n": n, "d_h": d_h, "samples": _heads(n, d_h), "seed": 3} for n, d_h in cells]
