@@ -11,6 +11,7 @@ from scipy import optimize, stats
 
 from attnrank import theory
 from attnrank.experiments import almost_orthonormal as module
+from attnrank.experiments import real_tokens
 from attnrank.experiments.experiment import Experiment
 
 
@@ -30,15 +31,15 @@ def largest_sum(n, mu):
 @given(n=st.integers(2, 10**6), smallest=st.floats(0, 1))
 @settings(deadline=None)
 def test_smallest_eigenvalue_bound_covers_the_sum_of_the_proof(n, smallest):
-    remainder = module.smallest_eigenvalue_bound(n, smallest) - (1 - math.exp(-1)) * n
+    remainder = theory.smallest_eigenvalue_bound(n, smallest) - (1 - math.exp(-1)) * n
     assert remainder >= largest_sum(n, 1 - smallest) * (1 - 1e-9) - 1e-9 * n
 
 
 def test_smallest_eigenvalue_bound_at_its_ends():
     n = 1000
-    assert module.smallest_eigenvalue_bound(n, 1.0) == pytest.approx((1 - math.exp(-1)) * n + math.log(2 * n) / 2)
-    assert module.smallest_eigenvalue_bound(n, 0.0) == pytest.approx((1.5 - math.exp(-1)) * n)
-    assert module.smallest_eigenvalue_bound(10**9, 0.5) / 1e9 == pytest.approx(1 - math.exp(-1), abs=2e-3)
+    assert theory.smallest_eigenvalue_bound(n, 1.0) == pytest.approx((1 - math.exp(-1)) * n + math.log(2 * n) / 2)
+    assert theory.smallest_eigenvalue_bound(n, 0.0) == pytest.approx((1.5 - math.exp(-1)) * n)
+    assert theory.smallest_eigenvalue_bound(10**9, 0.5) / 1e9 == pytest.approx(1 - math.exp(-1), abs=2e-3)
 
 
 @given(values=st.lists(st.floats(-0.5, 3), min_size=1, max_size=6), d_h=st.integers(1, 50))
@@ -46,7 +47,7 @@ def test_hellinger_excess_is_below_its_simple_form(values, d_h):
     values = np.array(values)
     n = 10
     simple = math.sqrt(d_h) / 2 * np.linalg.norm(values)
-    assert module.hellinger_excess(values, n, d_h) <= (n - 1) * min(1, simple) + 1e-7
+    assert theory.hellinger_excess(values, n, d_h) <= (n - 1) * min(1, simple) + 1e-7
 
 
 @pytest.mark.parametrize("value", [-0.9, -0.3, 0.5, 4.0])
@@ -54,7 +55,7 @@ def test_hellinger_excess_bounds_the_total_variation_of_one_normal(value):
     cross = math.sqrt((1 + value) * math.log1p(value) / value)  # where the densities of variance 1 and 1 + value meet
     narrow, broad = sorted([1.0, math.sqrt(1 + value)])
     distance = 2 * (stats.norm.cdf(cross, scale=narrow) - stats.norm.cdf(cross, scale=broad))
-    bound = module.hellinger_excess([value], 2, 1)
+    bound = theory.hellinger_excess([value], 2, 1)
     assert distance <= bound <= 2 * distance + 0.05  # and it is not much larger
 
 
@@ -142,31 +143,31 @@ def test_random_tokens_of_great_width_are_as_good_as_orthonormal():
 # Real tokens
 
 def test_words_of_a_review():
-    assert module.words_of("It's GOOD.<br /><br />Don't-miss it, 10/10") == ["it's", "good", "don't", "miss", "it"]
+    assert real_tokens.words_of("It's GOOD.<br /><br />Don't-miss it, 10/10") == ["it's", "good", "don't", "miss", "it"]
 
 
 def test_repeated_words_are_equal_tokens_and_positions_tell_them_apart():
-    texts = [w[:64] for w in module._word_lists("docstrings", 0) if len(w) >= 64][:5]
-    x, first, _ = module._real_sequences("docstrings", 64, 0.0, 5, 0)
+    texts = [w[:64] for w in real_tokens._word_lists("docstrings", 0) if len(w) >= 64][:5]
+    x, first, _ = real_tokens._real_sequences("docstrings", 64, 0.0, 5, 0)
     for tokens, same, words in zip(x, first, texts, strict=True):
         assert same.tolist() == [words.index(word) for word in words]
         assert torch.equal(tokens, tokens[same])
         assert len(torch.unique(tokens, dim=0)) == len(set(words)) < 64
-    apart, first, _ = module._real_sequences("docstrings", 64, 1.0, 5, 0)
+    apart, first, _ = real_tokens._real_sequences("docstrings", 64, 1.0, 5, 0)
     assert all(len(torch.unique(tokens, dim=0)) == 64 for tokens in apart)
     assert torch.equal(first, torch.arange(64).expand(5, 64))
     assert apart.mean(-1).abs().max() < 1e-12 and (apart.var(-1, correction=0) - 1).abs().max() < 1e-3
 
 
 def test_rank_of_a_text_is_at_most_its_number_of_words():
-    distinct = [len(set(w[:64])) for w in module._word_lists("docstrings", 0) if len(w) >= 64][:5]
-    row = module.real_tokens("docstrings", 64, 0.0, 192, 5, 0)
+    distinct = [len(set(w[:64])) for w in real_tokens._word_lists("docstrings", 0) if len(w) >= 64][:5]
+    row = real_tokens.real_tokens("docstrings", 64, 0.0, 192, 5, 0)
     assert 1 <= row["rank_mean"] <= sum(distinct) / 5 and row["smallest_eigenvalue"] == 0.0
 
 
 def test_real_tokens_of_digits_are_those_of_the_vision_chapter():
-    row = module.real_tokens("digits", 16, module.IMAGE_POSITIONS, 8, 8, 0)
-    same = module.vision.vit_tokens("digits", 2, module.WIDTH, "none", 8, 0)
+    row = real_tokens.real_tokens("digits", 16, real_tokens.IMAGE_POSITIONS, 8, 8, 0)
+    same = real_tokens.vision.vit_tokens("digits", 2, real_tokens.WIDTH, "none", 8, 0)
     assert row["mean_cosine"] == pytest.approx(same["mean_cosine"], rel=1e-9)
     assert 1 <= row["rank_mean"] <= 16
 
@@ -174,20 +175,20 @@ def test_real_tokens_of_digits_are_those_of_the_vision_chapter():
 @pytest.mark.parametrize(
     ("call", "name"),
     [
-        (lambda: module.smallest_eigenvalue_bound(0, 0.5), "n"),
-        (lambda: module.smallest_eigenvalue_bound(5, 1.5), "smallest"),
-        (lambda: module.smallest_eigenvalue_bound(5, -0.1), "smallest"),
-        (lambda: module.hellinger_excess([-1.0], 5, 3), "eigenvalues"),
-        (lambda: module.hellinger_excess([], 5, 3), "eigenvalues"),
-        (lambda: module.hellinger_excess([0.1], 5, 0), "d_h"),
+        (lambda: theory.smallest_eigenvalue_bound(0, 0.5), "n"),
+        (lambda: theory.smallest_eigenvalue_bound(5, 1.5), "smallest"),
+        (lambda: theory.smallest_eigenvalue_bound(5, -0.1), "smallest"),
+        (lambda: theory.hellinger_excess([-1.0], 5, 3), "eigenvalues"),
+        (lambda: theory.hellinger_excess([], 5, 3), "eigenvalues"),
+        (lambda: theory.hellinger_excess([0.1], 5, 0), "d_h"),
         (lambda: module.perturbed_gram("simplex", 10, 0.2, generator=seeded()), "epsilon"),
         (lambda: module.perturbed_gram("lattice", 10, 0.2, generator=seeded()), "structure"),
         (lambda: module.perturbed_gram("common", 1, 0.2, generator=seeded()), "n"),
         (lambda: module.adversarial_gram(5, 2, 0.0, start="circle", steps=1, seed=0), "epsilon"),
         (lambda: module.adversarial_gram(5, 2, 0.1, start="line", steps=1, seed=0), "start"),
-        (lambda: module.real_tokens("digits", 15, 0.02, 8, 8, 0), "n"),
-        (lambda: module.real_tokens("digits", 16, 0.5, 8, 8, 0), "positions"),
-        (lambda: module.real_tokens("docstrings", 10**6, 0.0, 8, 8, 0), "sequences"),
+        (lambda: real_tokens.real_tokens("digits", 15, 0.02, 8, 8, 0), "n"),
+        (lambda: real_tokens.real_tokens("digits", 16, 0.5, 8, 8, 0), "positions"),
+        (lambda: real_tokens.real_tokens("docstrings", 10**6, 0.0, 8, 8, 0), "sequences"),
     ],
 )
 def test_bad_input_is_named(call, name):
@@ -195,9 +196,9 @@ def test_bad_input_is_named(call, name):
         call()
 
 
-@pytest.mark.parametrize("name", sorted(module.EXPERIMENTS))
+@pytest.mark.parametrize("name", sorted(module.EXPERIMENTS | real_tokens.EXPERIMENTS))
 def test_grids_are_sound(name):
-    experiment = module.EXPERIMENTS[name]
+    experiment = (module.EXPERIMENTS | real_tokens.EXPERIMENTS)[name]
     assert isinstance(experiment, Experiment) and experiment.question.endswith("?")
     for profile in (experiment.quick, experiment.paper):
         assert len({tuple(s.items()) for s in profile}) == len(profile)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from attnrank import hardmax_rank, theory
-from attnrank.experiments.almost_orthonormal import hellinger_excess, perturbed_gram, smallest_eigenvalue_bound
+from attnrank.experiments.gram import perturbed_gram
 from attnrank.inputs import tokens
 
 FALSE_ALARM = 1e-6
@@ -124,7 +124,7 @@ def almost_orthonormal(g):
     error *= 0.3 / math.sqrt(d_h) / error.norm()  # |E|_F <= 1/2
     x = torch.linalg.cholesky(torch.eye(n, dtype=torch.float64) + error)
     bound = theory.perturbation_bound(n, d_h, error.norm().item())
-    exact = theory.occupancy_bound(n) + hellinger_excess(torch.linalg.eigvalsh(error).numpy(), n, d_h)
+    exact = theory.occupancy_bound(n) + theory.hellinger_excess(torch.linalg.eigvalsh(error).numpy(), n, d_h)
     assert exact <= bound
     return hardmax_rank(x @ weights(g, n, d_h), shared(arbitrary_keys(g, n, d_h))), exact, own_keys(g, n, d_h), bound
 
@@ -148,7 +148,7 @@ def smallest_eigenvalue(g):
         x = unit(tokens(kind, n, 20 * n, generator=g))
     smallest = torch.linalg.eigvalsh(x @ x.T)[0].item()
     assert smallest > 0.5
-    bound = smallest_eigenvalue_bound(n, smallest)
+    bound = theory.smallest_eigenvalue_bound(n, smallest)
     keys = shared(arbitrary_keys(g, n, d_h))
     return hardmax_rank(x @ weights(g, x.shape[1], d_h), keys), bound, own_keys(g, n, d_h), bound
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from attnrank import _check, sweep
-from attnrank.experiments import almost_orthonormal, beyond, head_dimension, synthetic, vision
+from attnrank.experiments import almost_orthonormal, beyond, head_dimension, real_tokens, synthetic, vision
 from attnrank.experiments.experiment import Experiment
 
 PROFILES = ("quick", "paper")
@@ -21,6 +21,7 @@ EXPERIMENTS: dict[str, Experiment] = (
     | vision.EXPERIMENTS
     | head_dimension.EXPERIMENTS
     | almost_orthonormal.EXPERIMENTS
+    | real_tokens.EXPERIMENTS
     | beyond.EXPERIMENTS
 )
 

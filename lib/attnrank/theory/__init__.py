@@ -7,9 +7,10 @@ from attnrank.theory.barrier import occupancy_bound, occupancy_margin, occupancy
 from attnrank.theory.causal import causal_bound, causal_head_dim_bound, causal_limit
 from attnrank.theory.geometry import poisson_voronoi_variance, polytope_vertices, qk_norm_limit
 from attnrank.theory.head_dimension import head_dim_bound
+from attnrank.theory.heads import multihead_limit
 from attnrank.theory.lower_bound import cell_second_moment, head_dim_lower_bound
+from attnrank.theory.perturbation import hellinger_excess, perturbation_bound, smallest_eigenvalue_bound
 from attnrank.theory.saturation import lognormal_limit, lognormal_variance, marginal_head_dim, saturation_head_dim
-from attnrank.theory.variants import multihead_limit, perturbation_bound
 
 __all__ = [
     "causal_bound",
@@ -18,6 +19,7 @@ __all__ = [
     "cell_second_moment",
     "head_dim_bound",
     "head_dim_lower_bound",
+    "hellinger_excess",
     "lognormal_limit",
     "lognormal_variance",
     "marginal_head_dim",
@@ -30,4 +32,5 @@ __all__ = [
     "polytope_vertices",
     "qk_norm_limit",
     "saturation_head_dim",
+    "smallest_eigenvalue_bound",
 ]

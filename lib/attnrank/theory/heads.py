@@ -1,4 +1,4 @@
-"""Where the barrier moves: many heads, tokens that are only nearly orthonormal."""
+"""Many heads: the tokens that at least one of them attends to."""
 
 from __future__ import annotations
 
@@ -39,34 +39,3 @@ def multihead_limit(n: int, heads: int, d_h: float | None = None) -> float:
     if d_h is None:
         return occupancy_bound(n * heads, keys=n)
     return -n * math.expm1(heads * math.log1p(-head_dim_bound(n, d_h) / n))
-
-
-def perturbation_bound(n: int, d_h: int, frobenius: float, rho: float = 0.0) -> float:
-    """Barrier for almost orthonormal tokens: ``occupancy_bound(n) + (n/2) sqrt(d_h) |E|_F / (1 - rho)``, at most n.
-
-    Tokens with Gram matrix ``(1 - rho) I + rho 1 1^T + E`` (rows of any norm, normalised for this), Gaussian query
-    weights and any keys that do not depend on these weights. The hypothesis is that no eigenvalue of E is below
-    ``-(1 - rho) / 2``, for which ``|E|_F <= (1 - rho) / 2`` suffices: for d_h >= 3 a larger |E|_F makes the bound n, so
-    that it holds for every E.
-
-    Parameters
-    ----------
-    n : number of tokens, >= 1.
-    d_h : head dimension, >= 1.
-    frobenius : Frobenius norm of E, >= 0.
-    rho : common inner product of the tokens around which E is measured, in [0, 1).
-
-    Returns
-    -------
-    float, in units of rank.
-
-    Raises
-    ------
-    ValueError : an argument out of its range.
-
-    Source: chapter 04, the total-variation theorem; Pinsker's inequality.
-    """
-    n, d_h = _check.integer("n", n, minimum=1), _check.integer("d_h", d_h, minimum=1)
-    frobenius = _check.real("frobenius", frobenius, minimum=0.0)
-    rho = _check.real("rho", rho, minimum=0.0, maximum=math.nextafter(1.0, 0.0))
-    return min(float(n), occupancy_bound(n) + n / 2 * math.sqrt(d_h) * frobenius / (1.0 - rho))

@@ -1,0 +1,85 @@
+"""Tokens that are not orthonormal: what the Gram matrix alone allows the mean rank to be, whatever the keys."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attnrank import _check
+from attnrank.theory.barrier import occupancy_bound
+
+
+def perturbation_bound(n: int, d_h: int, frobenius: float, rho: float = 0.0) -> float:
+    """Barrier for almost orthonormal tokens: ``occupancy_bound(n) + (n/2) sqrt(d_h) |E|_F / (1 - rho)``, at most n.
+
+    Tokens with Gram matrix ``(1 - rho) I + rho 1 1^T + E`` (rows of any norm, normalised for this), Gaussian query
+    weights and any keys that do not depend on these weights. The hypothesis is that no eigenvalue of E is below
+    ``-(1 - rho) / 2``, for which ``|E|_F <= (1 - rho) / 2`` suffices: for d_h >= 3 a larger |E|_F makes the bound n, so
+    that it holds for every E.
+
+    Parameters
+    ----------
+    n : number of tokens, >= 1.
+    d_h : head dimension, >= 1.
+    frobenius : Frobenius norm of E, >= 0.
+    rho : common inner product of the tokens around which E is measured, in [0, 1).
+
+    Returns
+    -------
+    float, in units of rank.
+
+    Raises
+    ------
+    ValueError : an argument out of its range.
+
+    Source: chapter 04, the total-variation theorem; Pinsker's inequality.
+    """
+    n, d_h = _check.integer("n", n, minimum=1), _check.integer("d_h", d_h, minimum=1)
+    frobenius = _check.real("frobenius", frobenius, minimum=0.0)
+    rho = _check.real("rho", rho, minimum=0.0, maximum=math.nextafter(1.0, 0.0))
+    return min(float(n), occupancy_bound(n) + n / 2 * math.sqrt(d_h) * frobenius / (1.0 - rho))
+
+
+def smallest_eigenvalue_bound(n: int, smallest: float) -> float:
+    """Bound on E D from the smallest eigenvalue alone, for Gaussian query weights and any keys, as many as tokens.
+
+    With mu = 1 - smallest, (1 - 1/e) n + n^{2 mu / (1 + mu)} L^a / 2, where a = (1 - mu) / (1 + mu) and
+    L = max(1, log(2 n^a)). In units of rank; not less than 1 - 1/e of n, and trivial (about 1.13 n) for mu = 1.
+
+    Parameters
+    ----------
+    n : number of tokens, >= 1.
+    smallest : smallest eigenvalue of the normalised Gram matrix, in [0, 1].
+
+    Raises
+    ------
+    ValueError : an argument out of its range.
+
+    Source: chapter 04, the smallest-eigenvalue theorem.
+    """
+    n = _check.integer("n", n, minimum=1)
+    mu = 1.0 - _check.real("smallest", smallest, minimum=0.0, maximum=1.0)
+    power = (1.0 - mu) / (1.0 + mu)
+    logarithm = max(1.0, math.log(2.0) + power * math.log(n))
+    return (1.0 - math.exp(-1.0)) * n + 0.5 * n ** (1.0 - power) * logarithm**power
+
+
+def hellinger_excess(eigenvalues: ArrayLike, n: int, d_h: int) -> float:
+    """(n - 1) sqrt(1 - B^2): how much E D can differ from that of orthonormal tokens, by the Hellinger affinity B.
+
+    ``eigenvalues`` > -1 are those of E; B^2 = prod (1 + x^2 / (4 (1 + x)))^{-d_h / 2}. In units of rank.
+
+    Raises
+    ------
+    ValueError : an eigenvalue <= -1 or not finite, n < 1 or d_h < 1.
+
+    Source: chapter 04, the total-variation theorem.
+    """
+    x = np.asarray(eigenvalues, dtype=float)
+    if x.size == 0 or not np.isfinite(x).all() or (x <= -1).any():
+        raise ValueError(f"eigenvalues must be finite and greater than -1, got {eigenvalues!r}")
+    n, d_h = _check.integer("n", n, minimum=1), _check.integer("d_h", d_h, minimum=1)
+    log_affinity = -0.5 * d_h * np.log1p(x**2 / (4.0 * (1.0 + x))).sum()
+    return (n - 1) * math.sqrt(-math.expm1(log_affinity))
