@@ -144,10 +144,12 @@ def _heads(n: int, d_h: int) -> int:
     The standard deviation of rank / sqrt(n) is 0.32 for wide heads; where the keys are most unequal it reaches 0.35 for
     short sequences and 0.46 for long ones.
     """
+    if n == 4096 and d_h > 64:
+        return 620_000 // n
     if d_h >= 512 or (d_h > 64 and n <= 64):
         return 420_000 // n
     if d_h > 64:
-        return (620_000 if (n, d_h) == (2048, 128) or n == 4096 else 520_000) // n
+        return (620_000 if (n, d_h) == (2048, 128) else 520_000) // n
     return (600_000 if n <= 64 else 1_000_000 if n >= 1024 and d_h >= 8 else 700_000) // n
 
 
@@ -161,9 +163,9 @@ def _wide() -> list[Setting]:
     head_dims |= {128: (1, 2, 3, 4, 8, 16, 24, 32, 48, 64), 512: (8, 32, 48, 64, 96), 2048: (8, 48, 64, 96, 128, 192)}
     head_dims[256] += (24, 48)
     head_dims[1024] += (48, 96)
-    head_dims[4096] = (*coarse[:-1], 96, 192)
+    head_dims[4096] += (96, 192)
     cells = [(n, d_h) for n in _LENGTHS for d_h in head_dims[n]]
-    cells += [(16, 512), (32, 512), (64, 512), (256, 4096), (1024, 1024)]
+    cells += [(16, 512), (32, 512), (64, 512), (256, 4096), (1024, 1024), (4096, 1024), (4096, 4096)]
     return [{"n": n, "d_h": d_h, "samples": _heads(n, d_h), "seed": 3} for n, d_h in cells]
 
 
