@@ -16,7 +16,8 @@ import pytest
 import torch
 from scipy.special import erf
 
-from attnrank import _values, data, experiments, sweep
+from attnrank import data, experiments, sweep
+from attnrank.sweep import _values
 from attnrank.data import SOURCES
 from attnrank.experiments import EXPERIMENTS, PROFILES, __main__, vision
 from attnrank.experiments.synthetic import random_heads

@@ -25,7 +25,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from joblib.externals.loky import get_reusable_executor
 
-from attnrank import _session, _table, _values, sweep
+from attnrank import sweep
+from attnrank.sweep import _session, _table, _values
 
 # The sweep of these tests as a script, so that other processes run the same function. Each call leaves a line in the
 # file CALLS, which shows what was computed and how often.
@@ -794,16 +795,16 @@ def test_results_folder(tmp_path, monkeypatch):
 
 def test_code_fingerprint(tmp_path, monkeypatch):
     package = tmp_path / "attnrank"
-    shutil.copytree(Path(sweep.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(sweep, "__file__", str(package / "sweep.py"))
+    shutil.copytree(Path(sweep.__file__).parents[1], package, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(sweep, "__file__", str(package / "sweep" / "__init__.py"))
     original = sweep.code_fingerprint()
     assert re.fullmatch("[0-9a-f]{64}", original)
     (package / "notes.txt").write_text("not a source")
-    source = (package / "sweep.py").read_bytes()
-    (package / "sweep.py").write_bytes(source.replace(b"\n", b"\r\n"))
+    source = (package / "scores.py").read_bytes()
+    (package / "scores.py").write_bytes(source.replace(b"\n", b"\r\n"))
     assert sweep.code_fingerprint() == original
-    (package / "sweep.py").write_bytes(source + b"# a change\n")
+    (package / "scores.py").write_bytes(source + b"# a change\n")
     assert sweep.code_fingerprint() != original
-    (package / "sweep.py").write_bytes(source)
-    (package / "sweep.py").rename(package / "sweeps.py")
+    (package / "scores.py").write_bytes(source)
+    (package / "scores.py").rename(package / "score.py")
     assert sweep.code_fingerprint() != original

@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, wait
 import torch
 from joblib.externals.loky import get_reusable_executor
 
-from attnrank._values import Row, Setting, Value, named, plain
+from attnrank.sweep._values import Row, Setting, Value, named, plain
 
 Outcome = dict[str, Value] | Exception
 

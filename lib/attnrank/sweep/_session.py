@@ -15,9 +15,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from attnrank._table import Table
-from attnrank._tabletext import json_text, line_of, pack, sha256
-from attnrank._values import Kinds, Row, Value, kinds_of
+from attnrank.sweep._table import Table
+from attnrank.sweep._tabletext import json_text, line_of, pack, sha256
+from attnrank.sweep._values import Kinds, Row, Value, kinds_of
 
 SAVE_SECONDS = 10  # how often the JSON records the progress of a session
 

@@ -36,11 +36,11 @@ import torch
 from tqdm import tqdm
 
 from attnrank import _check
-from attnrank._session import Session
-from attnrank._table import Table
-from attnrank._tabletext import sha256
-from attnrank._values import Row, Setting, Value, columns, frame, plain
-from attnrank._work import call, outcomes
+from attnrank.sweep._session import Session
+from attnrank.sweep._table import Table
+from attnrank.sweep._tabletext import sha256
+from attnrank.sweep._values import Row, Setting, Value, columns, frame, plain
+from attnrank.sweep._work import call, outcomes
 
 
 def grid(**axes: Iterable[Value]) -> list[Setting]:
@@ -170,7 +170,7 @@ def results_folder(folder: str | Path | None = None) -> Path:
 
 def code_fingerprint() -> str:
     """Return the sha256 (hexadecimal) of the package's Python sources, the same on every platform."""
-    root = Path(__file__).parent
+    root = Path(__file__).parents[1]
     sources = {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*.py")}
     digest = hashlib.sha256()
     for name in sorted(sources):

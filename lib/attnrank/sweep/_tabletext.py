@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Iterable
 
-from attnrank._values import Kinds, Row, Value, columns
+from attnrank.sweep._values import Kinds, Row, Value, columns
 
 _FROM_TEXT = {"bool": {"True": True, "False": False}.get, "int": int, "float": float, "str": str}
 

@@ -14,8 +14,8 @@ from typing import NoReturn
 
 import pandas as pd
 
-from attnrank._tabletext import line_of, sha256, unpack, values_of
-from attnrank._values import DTYPES, Kinds, Row, Setting, Value, frame, kinds_of
+from attnrank.sweep._tabletext import line_of, sha256, unpack, values_of
+from attnrank.sweep._values import DTYPES, Kinds, Row, Setting, Value, frame, kinds_of
 
 REMEDY = "restore both files from version control, or delete both and run the sweep again"
 FIELDS = {"name": str, "status": str, "settings": dict, "results": (dict, type(None)), "grid": (dict, list),

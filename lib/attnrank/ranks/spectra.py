@@ -1,0 +1,114 @@
+"""Ranks from singular values, in float64: numerical rank at a tolerance, stable rank, effective rank."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from attnrank import _check
+
+
+def numerical_rank(a: Float[Tensor, "*batch n m"], tol: float, *, relative: bool = False) -> Int64[Tensor, "*batch"]:
+    """Number of singular values of ``a`` that are at least ``tol`` (or ``tol`` times the largest).
+
+    Parameters
+    ----------
+    a : floating-point tensor (..., n, m); lower precisions are converted to float64 first.
+    tol : tolerance >= 0, in the units of the singular values (or as a fraction of the largest). With 0 every singular
+        value counts and the answer is min(n, m), unless ``relative`` meets a zero matrix.
+    relative : compare with ``tol`` times the largest singular value of each matrix. A zero matrix has rank 0.
+
+    Returns
+    -------
+    int64 tensor (...).
+
+    Raises
+    ------
+    ValueError : empty, NaN or infinite ``a``, or negative ``tol``.
+
+    Source: the first paper's rank(A, delta); chapter 01, "Numerical rank".
+    """
+    tol = _check.real("tol", tol, minimum=0.0)
+    if not relative:
+        return (singular_values(a) >= tol).sum(-1)
+    sigma, _ = _scaled_singular_values(a)
+    return ((sigma >= tol * sigma[..., :1]) & (sigma[..., :1] > 0)).sum(-1)
+
+
+def stable_rank(a: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch"]:
+    """Stable rank ``|a|_F^2 / |a|_2^2``: the squared singular values summed, in units of the largest.
+
+    Parameters
+    ----------
+    a : floating-point tensor (..., n, m).
+
+    Returns
+    -------
+    float64 tensor (...), between 1 and the rank; 0 for a zero matrix.
+
+    Raises
+    ------
+    ValueError : empty, NaN or infinite ``a``.
+
+    Source: Rudelson and Vershynin (2007). For a hardmax matrix it is n / (largest column count): chapter 01.
+    """
+    share = _relative_to_largest(a)
+    return share.square().sum(-1)
+
+
+def effective_rank(a: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch"]:
+    """Effective rank ``exp(H)``, H the entropy of the singular values normalised to sum 1.
+
+    Parameters
+    ----------
+    a : floating-point tensor (..., n, m).
+
+    Returns
+    -------
+    float64 tensor (...), between 1 and the rank; 0 for a zero matrix.
+
+    Raises
+    ------
+    ValueError : empty, NaN or infinite ``a``.
+
+    Source: Roy and Vetterli (2007).
+    """
+    share = _relative_to_largest(a)
+    total = share.sum(-1, keepdim=True)
+    p = share / total.where(total > 0, 1.0)
+    entropy = -torch.special.xlogy(p, p).sum(-1)
+    return entropy.exp().where(total.squeeze(-1) > 0, 0.0)
+
+
+def singular_values(a: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch k"]:
+    """Singular values in float64, largest first.
+
+    Parameters
+    ----------
+    a : floating-point tensor (..., n, m).
+
+    Returns
+    -------
+    float64 tensor (..., min(n, m)); infinite where a singular value exceeds the largest float64.
+
+    Raises
+    ------
+    ValueError : empty, NaN or infinite ``a``.
+    """
+    sigma, scale = _scaled_singular_values(a)
+    return sigma * scale
+
+
+def _scaled_singular_values(a: Tensor) -> tuple[Tensor, Tensor]:
+    """Singular values in units of a scale (..., 1): 1, except where squares of entries would over- or underflow."""
+    a = _check.finite("a", _check.matrices("a", a)).double()
+    largest = a.abs().amax((-2, -1), keepdim=True)
+    scale = torch.where(largest > 0, largest / largest.clamp(2.0**-460, 2.0**460), 1.0)
+    return torch.linalg.svdvals(a / scale), scale.squeeze(-1)
+
+
+def _relative_to_largest(a: Tensor) -> Tensor:
+    sigma, _ = _scaled_singular_values(a)
+    largest = sigma[..., :1]
+    return sigma / largest.where(largest > 0, 1.0)
