@@ -28,6 +28,11 @@ def tokens(kind: str, n: int, d: int, *, generator: torch.Generator, **options: 
     anisotropic           sqrt(c) u + sqrt(1 - c) s_t: s_t on the unit sphere, one       cosine c (0.5)
                           common unit u; mean inner product c (wide tokens: cosine)
     repeated_vocabulary   each token is one of ``vocabulary`` Gaussian ones, uniformly   vocabulary (50)
+    mixture               sqrt(c) m_z + sqrt(1 - c) g_t: g_t and the ``components``      components (10),
+                          centres m_z i.i.d. N(0, I/d), z uniform; mean inner product    cosine c (0.5)
+                          c of two tokens with one centre, 0 of others
+    heavy_tailed          i.i.d. Student t entries, ``freedom`` degrees of freedom,      freedom (3.0)
+                          divided by sqrt(d)
     ===================== ============================================================== =======================
 
     Parameters
@@ -114,6 +119,21 @@ def _repeated_vocabulary(n: int, d: int, generator: torch.Generator, *, vocabula
     return words[torch.randint(len(words), (n,), generator=generator)]
 
 
+def _mixture(n: int, d: int, generator: torch.Generator, *, components: int = 10, cosine: float = 0.5) -> Tensor:
+    cosine = _check.real("cosine", cosine, minimum=0.0, maximum=1.0)
+    centres = _gaussian(_check.integer("components", components, minimum=1), d, generator)
+    own = _gaussian(n, d, generator)
+    return math.sqrt(cosine) * centres[torch.randint(len(centres), (n,), generator=generator)] + math.sqrt(1.0 - cosine) * own
+
+
+def _heavy_tailed(n: int, d: int, generator: torch.Generator, *, freedom: float = 3.0) -> Tensor:
+    freedom = _check.real("freedom", freedom, minimum=0.1)
+    u, turns = torch.rand(2, n, d, generator=generator, dtype=torch.float64)
+    # Bailey's polar method, exact for every freedom > 0; 1 - u lies in (0, 1], so that no entry is infinite.
+    radius = (freedom * torch.expm1(-2.0 / freedom * torch.log1p(-u))).sqrt()
+    return radius * (2.0 * math.pi * turns).cos() / math.sqrt(d)
+
+
 KINDS: dict[str, Callable[..., Tensor]] = {
     "orthonormal": _orthonormal,
     "almost_orthonormal": _almost_orthonormal,
@@ -123,4 +143,6 @@ KINDS: dict[str, Callable[..., Tensor]] = {
     "autoregressive": _autoregressive,
     "anisotropic": _anisotropic,
     "repeated_vocabulary": _repeated_vocabulary,
+    "mixture": _mixture,
+    "heavy_tailed": _heavy_tailed,
 }

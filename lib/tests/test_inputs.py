@@ -263,6 +263,36 @@ def test_a_sequence_has_at_most_its_vocabulary(vocabulary):
     assert distinct == vocabulary if vocabulary < 10 else 150 < distinct < 200  # expected 1000 (1 - 0.999^200) = 181
 
 
+@pytest.mark.parametrize("options", [{}, {"components": 3, "cosine": 0.8}])
+def test_a_mixture_has_gaussian_clusters_of_the_mean_inner_product(options):
+    d, c = 400, options.get("cosine", 0.5)
+    x = draw("mixture", 300, d, 1, **options)
+    assert follows(x[0] * math.sqrt(d), stats.norm) and follows((x**2).sum(-1)[:1] - 1, stats.norm(0, math.sqrt(2 / d)))
+    inner = (x @ x.T)[np.triu_indices(300, 1)]
+    within = inner > c / 2  # the two groups are many standard deviations, each about 1 / sqrt(d), from c / 2
+    # A pair of one cluster has the inner product c |m|^2 + noise, |m|^2 being common to the cluster.
+    assert abs(inner[within].mean() - c) < stats.norm.isf(FALSE_ALARM / 2) * math.sqrt(2 / d)
+    assert abs(inner[~within].mean()) < stats.norm.isf(FALSE_ALARM / 2) / math.sqrt(d)
+
+
+def test_the_components_of_a_mixture_are_drawn_uniformly():
+    assert np.unique(draw("mixture", 400, 3, 1, components=7, cosine=1.0), axis=0).shape[0] == 7
+    many = draw("mixture", 20000, 4, 1, cosine=1.0)
+    counts = np.unique(many, axis=0, return_counts=True)[1]
+    assert len(counts) == 10 and stats.chisquare(counts).pvalue > FALSE_ALARM
+    assert stats.chisquare(counts + np.linspace(-300, 300, 10).round()).pvalue < FALSE_ALARM
+    assert follows(draw("mixture", 300, 20, 1, cosine=0.0) * math.sqrt(20), stats.norm)
+
+
+@pytest.mark.parametrize("options", [{}, {"freedom": 1}, {"freedom": 0.5}, {"freedom": 2.5}, {"freedom": 40.0}])
+def test_heavy_tailed_tokens_have_student_entries(options):
+    freedom = options.get("freedom", 3.0)
+    x = draw("heavy_tailed", 300, 40, 1, **options) * math.sqrt(40)
+    assert follows(x, stats.t(freedom)) and not follows(x, stats.t(2 * freedom if freedom < 30 else 3))
+    for other in (np.roll(x, 1, 0), np.roll(x, 1, 1)):  # neither the entries of a token nor its neighbours depend on it
+        assert stats.spearmanr(x.ravel(), other.ravel()).pvalue > FALSE_ALARM
+
+
 # ------------------------------------------------------------------------------------------------------- bad input
 
 VALID = {"kind": "gaussian", "n": 4, "d": 6, "generator": seeded(0)}
@@ -309,6 +339,9 @@ BAD = [
     *option("autoregressive", "correlation", [*NUMBER, (1.1, "at most 1.0, got 1.1"), (-2, "at least -1.0, got -2")]),
     *option("anisotropic", "cosine", [*NUMBER, (1.1, r"at most 1\.0, got 1\.1"), (-0.1, r"at least 0\.0, got -0\.1")]),
     *option("repeated_vocabulary", "vocabulary", WHOLE),
+    *option("mixture", "components", WHOLE),
+    *option("mixture", "cosine", [*NUMBER, (1.1, r"at most 1\.0, got 1\.1"), (-0.1, r"at least 0\.0, got -0\.1")]),
+    *option("heavy_tailed", "freedom", [*NUMBER, (0.0, r"at least 0\.1, got 0\.0"), (-1, r"at least 0\.1, got -1")]),
 ]
 
 
