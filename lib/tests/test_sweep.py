@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from joblib.externals.loky import get_reusable_executor
 
 from attnrank import sweep
-from attnrank.sweep import _session, _table, _values
+from attnrank.sweep import _provenance, _session, _table, _values
 
 # The sweep of these tests as a script, so that other processes run the same function. Each call leaves a line in the
 # file CALLS, which shows what was computed and how often.
@@ -138,7 +138,7 @@ def test_table_and_provenance(job, published):
 
 def test_complete_table_is_returned_unchanged(job, published, calls, monkeypatch):
     before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in published.glob("T.*")}
-    monkeypatch.setattr(sweep, "code_fingerprint", lambda: "0" * 64)
+    monkeypatch.setattr(_provenance, "code_fingerprint", lambda: "0" * 64)
     table = sweep.run("T", job.function, job.GRID, folder=published)
     pd.testing.assert_frame_equal(table, sweep.read("T", folder=published))
     assert not calls()
@@ -583,7 +583,7 @@ def test_a_grid_is_extended(tmp_path, monkeypatch):
         done.append(n)
         return simple(n)
     sweep.run("T", function, sweep.grid(n=[1, 5]), folder=tmp_path)
-    monkeypatch.setattr(sweep, "code_fingerprint", lambda: "0" * 64)
+    monkeypatch.setattr(_provenance, "code_fingerprint", lambda: "0" * 64)
     table = sweep.run("T", function, sweep.grid(n=[1, 3]) + sweep.grid(n=[5, 7]), folder=tmp_path)
     assert done == [1, 5, 3, 7] and table["n"].tolist() == [1, 3, 5, 7]
     record = record_of(tmp_path)
@@ -795,8 +795,8 @@ def test_results_folder(tmp_path, monkeypatch):
 
 def test_code_fingerprint(tmp_path, monkeypatch):
     package = tmp_path / "attnrank"
-    shutil.copytree(Path(sweep.__file__).parents[1], package, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(sweep, "__file__", str(package / "sweep" / "__init__.py"))
+    shutil.copytree(_provenance.PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(_provenance, "PACKAGE", package)
     original = sweep.code_fingerprint()
     assert re.fullmatch("[0-9a-f]{64}", original)
     (package / "notes.txt").write_text("not a source")

@@ -30,13 +30,15 @@ class Session(Table):
         self.lock = FileLock(folder / f"{name}.lock")
         self.claims: dict[Row, FileLock] = {}
         self.entry: dict = {}
+        self.devices: set[str] = set()
 
     def open(self, kinds: Kinds, keys: list[Row], rtol: float, environment: dict[str, str | None]) -> None:
         """Begin a table, or continue a stored one whose rows all belong to the grid."""
         with self.lock:
             if self.json.exists() or self.csv.exists():
                 self.load()
-            self.entry = {"id": uuid.uuid4().hex[:8], **environment, "wall_seconds": 0.0, "rows": 0}
+            self.entry = {"id": uuid.uuid4().hex[:8], **environment, "wall_seconds": 0.0, "rows": 0, "row_seconds": 0.0,
+                          "longest_row_seconds": 0.0}
             self._started = self._saved = time.monotonic()
             if not self.rows:
                 self.csv.unlink(missing_ok=True)
@@ -84,8 +86,8 @@ class Session(Table):
         with suppress(OSError):  # another process may have taken it already
             Path(claim.lock_file).unlink()
 
-    def store(self, key: Row, result: dict[str, Value]) -> None:
-        """Append a row, unless it is stored already."""
+    def store(self, key: Row, result: dict[str, Value], seconds: float = 0.0, device: str | None = None) -> None:
+        """Append a row, unless it is stored already, and note what it took."""
         with self.lock:
             self.refresh()
             if key in self.rows:
@@ -100,10 +102,19 @@ class Session(Table):
                     self.save(results=kinds_of(result))
                     self.load_record()
                 write(self.csv, line_of(self.settings | self.results) + line)
-            self.entry["rows"] += 1
+            self._note(seconds, device)
             self.refresh()
         if time.monotonic() - self._saved > SAVE_SECONDS:
             self.save()
+
+    def _note(self, seconds: float, device: str | None) -> None:
+        entry = self.entry
+        entry["rows"] += 1
+        entry["row_seconds"] = round(entry["row_seconds"] + seconds, 3)
+        entry["longest_row_seconds"] = max(entry["longest_row_seconds"], round(seconds, 3))
+        if device:
+            self.devices.add(device)
+            entry["device"] = " and ".join(sorted(self.devices))
 
     def _append(self, line: str) -> None:
         with self.csv.open("r+b", buffering=0) as file:

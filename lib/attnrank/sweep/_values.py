@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 
@@ -32,6 +33,24 @@ def plain(name: str, value: object) -> Value:
     if isinstance(value, str) and not (value.isprintable() and len(value) <= 1000):
         raise ValueError(f"{name} must be printable text of at most 1000 characters, got {value[:60]!r}")
     return value
+
+
+def grid(**axes: Iterable[Value]) -> list[Setting]:
+    """Return the product of the axes as a list of settings, the last axis varying fastest.
+
+    Settings can also be written by hand, and lists of settings concatenated. Raises ValueError for no axis, an empty
+    axis, or a value that is not a bool, int, float (finite) or str (printable).
+    """
+    if not axes:
+        raise ValueError("axes must not be empty: grid(n=[8, 16], seed=range(3))")
+    for name, values in axes.items():
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise ValueError(f"{name} must be a list of values, got {values!r}")
+    axes = {name: [plain(name, value) for value in values] for name, values in axes.items()}
+    for name, values in axes.items():
+        if not values:
+            raise ValueError(f"{name} must not be empty, got {values!r}")
+    return [dict(zip(axes, values)) for values in itertools.product(*axes.values())]
 
 
 def named(what: str, value: object) -> dict:

@@ -1,22 +1,48 @@
-"""A function applied to settings, in this process or in others; what it raises is returned with the setting's key."""
+"""A function applied to settings, here or in other processes; what it raises is returned with the setting's key."""
 
 from __future__ import annotations
 
-import itertools
 import math
+import time
 import traceback
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, wait
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import torch
-from joblib.externals.loky import get_reusable_executor
 
+from attnrank.sweep._device import device_name, free_memory
+from attnrank.sweep._provenance import versions
 from attnrank.sweep._values import Row, Setting, Value, named, plain
 
-Outcome = dict[str, Value] | Exception
+if TYPE_CHECKING:
+    from attnrank.sweep._pools import Pool
+
+# A row whose worker was lost is begun again beside others, as most are lost to a crash that is not theirs, and then
+# alone: a row that brings its worker down is found without blame for those that ran beside it.
+AGAIN, AGAIN_ALONE = 2, 2
 
 
-def call(function: Callable[..., dict], setting: Setting) -> Outcome:
+class LostWorker(RuntimeError):
+    """The process that computed a row died, or was cut off."""
+
+
+class OutOfMemory(RuntimeError):
+    """The accelerator's memory did not suffice."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a row: its result columns or an exception, the seconds that it took, and the device."""
+
+    result: dict[str, Value] | Exception
+    seconds: float
+    device: str
+
+
+def call(function: Callable[..., dict], setting: Setting) -> dict[str, Value] | Exception:
     """Return the result columns for a setting, or the exception that the function raised."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -31,37 +57,76 @@ def call(function: Callable[..., dict], setting: Setting) -> Outcome:
         torch.set_num_threads(threads)
 
 
-def _call_in_worker(function: Callable[..., dict], setting: Setting) -> Outcome:
-    """As `call`, but an exception becomes one that can be sent to another process: not every class can."""
+def compute(function: Callable[..., dict], setting: Setting) -> Outcome:
+    started = time.perf_counter()
     result = call(function, setting)
-    if isinstance(result, Exception):
-        plain_error = RuntimeError(f"{type(result).__name__}: {result}")
-        plain_error.add_note("".join(traceback.format_exception(result)))
-        return plain_error
-    return result
+    free_memory()
+    return Outcome(result, time.perf_counter() - started, device_name())
 
 
-def outcomes(
-    function: Callable[..., dict], tasks: Iterator[tuple[Row, Setting]], workers: int
-) -> Iterator[tuple[Row, Outcome]]:
-    """Yield the key of each task with its outcome, as they finish; a task is taken when a worker is idle."""
-    if workers == 1:
-        return ((key, call(function, setting)) for key, setting in tasks)
-    return _outcomes_of_workers(function, tasks, workers)
+def compute_in_worker(function: Callable[..., dict], setting: Setting, expected: dict | None = None) -> Outcome:
+    """As `compute`, in a worker; an exception becomes one that can be sent to another process: not every class can.
+
+    ``expected`` are the versions that the worker must have.
+    """
+    if expected is not None and _own_versions() != expected:
+        return Outcome(RuntimeError(f"the worker has {_own_versions()}, this process {expected}"), 0.0, device_name())
+    torch.set_num_threads(1)  # for good: a worker of several threads must not raise it while another row is computed
+    outcome = compute(function, setting)
+    if not isinstance(outcome.result, Exception):
+        return outcome
+    error = outcome.result
+    kind = OutOfMemory if isinstance(error, torch.cuda.OutOfMemoryError) else RuntimeError
+    plain_error = kind(f"{type(error).__name__}: {error}")
+    plain_error.add_note("".join(traceback.format_exception(error)))
+    return Outcome(plain_error, outcome.seconds, outcome.device)
 
 
-def _outcomes_of_workers(function, tasks, workers):
-    # Loky's processes, unlike the standard library's, also run functions that are defined in a notebook.
-    executor = get_reusable_executor(max_workers=workers)
-    pending = {}
-    try:
-        while True:
-            for key, setting in itertools.islice(tasks, workers - len(pending)):
-                pending[executor.submit(_call_in_worker, function, setting)] = key
-            if not pending:
-                return
-            for future in wait(pending, return_when=FIRST_COMPLETED).done:
-                yield pending.pop(future), future.result()
-    except BaseException:
-        executor.shutdown(wait=False, kill_workers=True)
-        raise
+@lru_cache
+def _own_versions() -> dict[str, str]:
+    return versions()
+
+
+def outcomes(function: Callable[..., dict], tasks: Iterator[tuple[Row, Setting]], pool: Pool | None,
+             stopped: Callable[[], bool]) -> Iterator[tuple[Row, Outcome]]:
+    """Yield the key of each task with its outcome, as they finish, until no task is left or ``stopped()``.
+
+    A task is taken when a worker is idle. ``pool`` None computes in this process.
+    """
+    if pool is not None:
+        yield from _outcomes_of(pool, function, tasks, stopped)
+        return
+    for key, setting in tasks:
+        yield key, compute(function, setting)
+        if stopped():
+            return
+
+
+def _outcomes_of(pool: Pool, function: Callable, tasks: Iterator, stopped: Callable) -> Iterator[tuple[Row, Outcome]]:
+    pending, again, alone = {}, deque(), deque()
+    losses, lonely = Counter(), set()
+    while True:
+        while not stopped() and len(pending) < pool.capacity():
+            task = again.popleft() if again else next(tasks, None)
+            if task is None and alone and not pending:
+                task = alone.popleft()
+                lonely.add(task[0])
+            if task is None:
+                break
+            pending[pool.submit(compute_in_worker, function, task[1])] = task
+            if task[0] in lonely:
+                break
+        if not pending:
+            return
+        for future in pool.wait(pending):
+            key, _ = task = pending.pop(future)
+            outcome = pool.outcome(future)
+            if isinstance(outcome.result, OutOfMemory) and key not in lonely:
+                alone.append(task)
+                continue
+            if isinstance(outcome.result, LostWorker):
+                losses[key] += 1
+                if losses[key] <= AGAIN + AGAIN_ALONE:
+                    (again if losses[key] <= AGAIN else alone).append(task)
+                    continue
+            yield key, outcome

@@ -1,0 +1,72 @@
+"""Where the published tables are, and what a session of work is computed with."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import inspect
+import os
+import platform
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from attnrank.sweep._device import device_name
+from attnrank.sweep._tabletext import sha256
+
+PACKAGE = Path(__file__).parents[1]
+
+
+def results_folder(folder: str | Path | None = None) -> Path:
+    """Return the folder of the published tables.
+
+    That is the argument, else the environment variable ATTNRANK_RESULTS, else the nearest ``book/results`` in the
+    current folder or its parents. Raises ValueError if it does not exist.
+    """
+    for source, path in (("folder", folder), ("ATTNRANK_RESULTS", os.environ.get("ATTNRANK_RESULTS"))):
+        if path is not None:
+            if not Path(path).is_dir():
+                raise ValueError(f"{source} must be an existing folder, got {str(path)!r}")
+            return Path(path)
+    here = Path.cwd()
+    for parent in (here, *here.parents):
+        if (parent / "book" / "results").is_dir():
+            return parent / "book" / "results"
+    raise ValueError(f"folder: no book/results in {here} or its parents; pass folder=, or set ATTNRANK_RESULTS")
+
+
+def code_fingerprint() -> str:
+    """Return the sha256 (hexadecimal) of the package's Python sources, the same on every platform."""
+    sources = {path.relative_to(PACKAGE).as_posix(): path.read_bytes() for path in PACKAGE.rglob("*.py")}
+    digest = hashlib.sha256()
+    for name in sorted(sources):
+        digest.update(name.encode() + b"\0" + sources[name].replace(b"\r\n", b"\n") + b"\0")
+    return digest.hexdigest()
+
+
+def function_fingerprint(function: Callable) -> str | None:
+    """Return the sha256 of the function's own source; None if it was typed at a prompt, or not written in Python."""
+    try:
+        return sha256(inspect.getsource(inspect.unwrap(getattr(function, "func", function))).replace("\r\n", "\n"))
+    except (OSError, TypeError):
+        return None
+
+
+def versions() -> dict[str, str]:
+    """What two processes must share to compute the same rows."""
+    return {"attnrank": code_fingerprint(), "numpy": np.__version__, "torch": torch.__version__}
+
+
+def environment(function: Callable) -> dict[str, str | None]:
+    """What a session's rows are computed with; the device is the accelerator that is available."""
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "device": device_name(), "platform": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(), "numpy": np.__version__, "torch": torch.__version__,
+        "attnrank": version("attnrank"), "package_fingerprint": code_fingerprint(),
+        "function": getattr(function, "__qualname__", repr(type(function))),
+        "function_fingerprint": function_fingerprint(function),
+    }

@@ -1,0 +1,130 @@
+"""A sweep: the rows that are missing of a table are claimed, computed and stored, until it is whole."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+from tqdm import tqdm
+
+from attnrank import _check
+from attnrank.sweep._pools import Cluster, Pool, Processes
+from attnrank.sweep._provenance import environment, results_folder
+from attnrank.sweep._session import Session
+from attnrank.sweep._values import Row, Setting, columns
+from attnrank.sweep._work import outcomes
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+def run(name: str, function: Callable[..., dict], settings: Iterable[Setting], *, folder: str | Path | None = None,
+        workers: int = 1, cluster: Client | str | None = None, rtol: float = 1e-9) -> pd.DataFrame:
+    """Return the table of ``function(**setting)`` over the settings, computing only the rows that are not stored.
+
+    A complete table is returned as it is. A grid that contains the stored one extends it. An interrupted run keeps
+    every finished row: run it again. The table is the same, byte for byte, whether rows are computed in this process,
+    in others or on a cluster. A row whose worker is lost is computed again, a few times; one that runs out of the
+    memory of an accelerator beside others is computed again alone. On a terminal a progress bar shows rate and
+    remaining time.
+
+    Parameters
+    ----------
+    name : the table's name: letters, digits, hyphens, underscores.
+    function : gives a dict of result columns (bool, int, float, str, or None for a missing float), the same columns
+        for every setting. It is called with one torch thread, so that rows do not depend on the number of workers.
+    settings : dicts with the same keys; each key has values of one type.
+    folder : see `results_folder`.
+    workers : number of processes; 1 computes in this one.
+    cluster : a ``distributed.Client`` of Dask, or the address of its scheduler, to compute on a cluster instead. Its
+        workers need this package at the same state, and no access to the folder.
+    rtol : relative tolerance that `recompute` grants this table's floats.
+
+    Raises
+    ------
+    ValueError : bad argument; damaged table (the message names file, line and remedy); stored rows of another grid.
+    RuntimeError : the function failed, or every worker that tried a row was lost; the message names the setting, and
+        all other finished rows are stored.
+    """
+    if not callable(function):
+        raise ValueError(f"function must be callable, got {function!r}")
+    workers = _check.integer("workers", workers, minimum=1)
+    if cluster is not None and workers != 1:
+        raise ValueError(f"workers must be left out with a cluster, which has its own, got {workers}")
+    rtol = _check.real("rtol", rtol, minimum=0)
+    kinds, keys = columns(settings)
+    table = Session(name, results_folder(folder))
+    if table.json.exists():  # a published table is read without a lock, so its folder may be read-only
+        table.load()
+        if table.complete and table.holds(kinds, keys, rtol):
+            return table.frame()
+    with _pool(workers, cluster) as pool:
+        table.open(kinds, keys, rtol, environment(function))
+        try:
+            try:
+                _fill(table, function, keys, pool)
+            finally:
+                for key in list(table.claims):
+                    table.release(key)
+            table.publish(keys)
+        except BaseException as error:
+            error.add_note(f"sweep {name}: {len(table.rows)} of {len(keys)} rows are stored in {table.csv}; "
+                           "run it again for the others")
+            raise
+        finally:
+            table.save()
+    return table.frame()
+
+
+def _pool(workers: int, cluster: Client | str | None) -> Pool | nullcontext[None]:
+    if cluster is not None:
+        return Cluster(cluster)
+    return Processes(workers) if workers > 1 else nullcontext()
+
+
+def _fill(table: Session, function: Callable, keys: list[Row], pool: Pool | None) -> None:
+    """Compute and store the missing rows, until none is left that this or another process computes."""
+    # In a notebook, or when captured, sys.stderr is not the process's own.
+    shown = sys.stderr is not None and sys.stderr is sys.__stderr__ and sys.stderr.isatty()
+    table.refresh()
+    with tqdm(total=len(keys), initial=len(table.rows), desc=table.name, unit="row", disable=not shown) as bar:
+        while any(key not in table.rows for key in keys):
+            if not _compute(table, function, keys, pool, bar):
+                time.sleep(0.1)  # other processes compute the rows that are missing
+            table.refresh()
+            bar.update(len(table.rows) - bar.n)
+
+
+def _compute(table: Session, function: Callable, keys: list[Row], pool: Pool | None, bar: tqdm) -> bool:
+    """Compute and store the rows that can be claimed; True if there was one.
+
+    After a failure no row is begun, those in progress are stored, and RuntimeError is raised.
+    """
+    computed, failure = False, None
+
+    def tasks() -> Iterator[tuple[Row, Setting]]:
+        for key in keys:
+            if key not in table.rows and table.claim(key):
+                yield key, table.setting(key)
+
+    with closing(outcomes(function, tasks(), pool, stopped=lambda: failure is not None)) as finished:
+        for key, outcome in finished:
+            computed = True
+            try:
+                if isinstance(outcome.result, Exception):
+                    raise outcome.result
+                table.store(key, outcome.result, outcome.seconds, outcome.device)
+            except Exception as error:
+                failure = failure or (key, error)
+            finally:
+                table.release(key)
+            bar.update(len(table.rows) - bar.n)
+    if failure:
+        key, error = failure
+        raise RuntimeError(f"sweep {table.name} failed for {table.setting(key)}: {error}") from error
+    return computed
