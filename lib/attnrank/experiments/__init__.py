@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from attnrank import _check, sweep
-from attnrank.experiments import almost_orthonormal, beyond, head_dimension, real_tokens, synthetic, vision
+from attnrank.experiments import almost_orthonormal, beyond, head_dimension, real_tokens, sweeps, synthetic, vision
 from attnrank.experiments.experiment import Experiment
 
 PROFILES = ("quick", "paper")
@@ -23,6 +23,7 @@ EXPERIMENTS: dict[str, Experiment] = (
     | almost_orthonormal.EXPERIMENTS
     | real_tokens.EXPERIMENTS
     | beyond.EXPERIMENTS
+    | sweeps.EXPERIMENTS
 )
 
 

@@ -1,0 +1,104 @@
+"""Tables of chapter 06 about saturation: where a rule stops when it is applied to measured curves, seed by seed."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from attnrank import _check, theory
+from attnrank.experiments.experiment import Experiment
+from attnrank.experiments.sweeps_heads import DISTRIBUTIONS, WIDTHS, projections
+from attnrank.ranks import hardmax_rank
+from attnrank.sweep import Setting, grid
+
+#: Weights of their own at every head dimension, or the leading coordinates of one large head.
+DESIGNS = ("independent", "nested")
+
+THRESHOLD, GAP = 0.01, 0.1
+#: Head dimensions at which a curve is measured: by ones as far as the increment rule looks, then coarser.
+STEPS = tuple(range(1, 33))
+HEAD_DIMS = (*STEPS, 40, 48, 64, 80, 96, 128)
+
+
+def increment_stop(ranks: ArrayLike, threshold: float) -> float | None:
+    """The first head dimension, from 1 by ones, from which one more adds at most ``threshold``; None if none does."""
+    below = np.diff(np.asarray(ranks, dtype=float)) <= threshold
+    return float(np.argmax(below)) + 1.0 if below.any() else None
+
+
+def gap_stop(d_h: ArrayLike, ranks: ArrayLike, level: float) -> float | None:
+    """The head dimension at which a curve first reaches ``level``, interpolated in log d_h; None if it does not."""
+    d_h, ranks = np.asarray(d_h, dtype=float), np.asarray(ranks, dtype=float)
+    reached = ranks >= level
+    if not reached.any():
+        return None
+    i = int(np.argmax(reached))
+    if i == 0:
+        return float(d_h[0])
+    share = (level - ranks[i - 1]) / (ranks[i] - ranks[i - 1])
+    return float(math.exp((1 - share) * math.log(d_h[i - 1]) + share * math.log(d_h[i])))
+
+
+def saturation_trial(distribution: str, n: int, d: int, design: str, repetitions: int, seed: int) -> Setting:
+    """Saturated head dimension by both rules, read off one measured curve.
+
+    The curve is the mean rank / n of ``repetitions`` token sequences, each with one head at every one of ``HEAD_DIMS``
+    (``DESIGNS``). Increment rule: :func:`increment_stop` at 0.01. Gap rule: the first d_h within 0.1 of the barrier.
+    """
+    _check.choice("design", design, DESIGNS)
+    repetitions = _check.integer("repetitions", repetitions, minimum=1)
+    generator = torch.Generator().manual_seed(_check.integer("seed", seed, minimum=0))
+    total = torch.zeros(len(HEAD_DIMS), dtype=torch.float64)
+    together = max(1, 2**20 // (n * sum(HEAD_DIMS)))
+    for start in range(0, repetitions, together):
+        batch = min(together, repetitions - start)
+        total += _curves(distribution, n, d, design, batch, generator).sum(0)
+    ranks = (total / (repetitions * n)).numpy()
+    return {
+        "increment_d_h": increment_stop(ranks[: len(STEPS)], THRESHOLD),
+        "gap_d_h": gap_stop(HEAD_DIMS, ranks, theory.occupancy_bound(n) / n - GAP),
+    }
+
+
+def _curves(distribution: str, n: int, d: int, design: str, batch: int, generator: torch.Generator) -> Tensor:
+    """Ranks (batch, head dimensions) of heads on ``batch`` token sequences."""
+    widths = HEAD_DIMS if design == "independent" else HEAD_DIMS[-1:]
+    y = torch.stack([projections(distribution, n, d, 2 * sum(widths), generator) for _ in range(batch)])
+    if design == "independent":
+        parts = y.split([width for width in widths for _ in range(2)], -1)
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+    else:
+        q, k = y.chunk(2, -1)
+        pairs = ((q[..., :d_h], k[..., :d_h]) for d_h in HEAD_DIMS)
+    return torch.stack([hardmax_rank(q, k) for q, k in pairs], -1).double()
+
+
+def _trials(distribution: str, n: int, design: str, repetitions: int, trials: int) -> list[Setting]:
+    return grid(
+        distribution=[distribution], n=[n], d=[WIDTHS[n]], design=[design], repetitions=[repetitions],
+        seed=[1000 * repetitions + trial for trial in range(trials)],
+    )  # fmt: skip
+
+
+EXPERIMENTS = {
+    "saturation_trials": Experiment(
+        "Where do the two rules of saturation stop, and how far apart from one set of seeds to the next?",
+        saturation_trial,
+        quick=grid(distribution=["gaussian"], n=[25], d=[64], design=list(DESIGNS), repetitions=[10], seed=[0, 1]),
+        paper=[
+            *(
+                setting
+                for design in DESIGNS
+                for repetitions, trials in ((10, 20), (30, 20), (100, 20), (300, 10), (1000, 5))
+                for setting in _trials("orthonormal", 200, design, repetitions, trials)
+            ),
+            *(s for n in (25, 50, 100, 400) for s in _trials("orthonormal", n, "independent", 10, 20)),
+            *(s for n in (25, 50, 100, 400) for s in _trials("orthonormal", n, "independent", 100, 10)),
+            *(s for name in DISTRIBUTIONS if name != "orthonormal" for s in _trials(name, 200, "independent", 100, 8)),
+        ],
+    ),
+}
