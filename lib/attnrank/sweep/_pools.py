@@ -1,7 +1,8 @@
 """Where rows are computed beside each other: processes of this machine (joblib's loky), or a cluster (Dask).
 
 A pool is entered and left as a context. ``submit`` begins a row, as many at once as ``capacity()`` says; ``wait``
-returns those that are finished, and ``outcome`` what came of one, a `LostWorker` if its worker died meanwhile.
+returns those that are finished, and ``outcome`` what came of one, a `LostWorker` if its worker died meanwhile. How often
+such a row is begun again, beside others and then alone, is ``again`` and ``again_alone``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 class Processes:
     """Worker processes. Loky's, unlike the standard library's, also run functions that are defined in a notebook."""
+
+    again, again_alone = 1, 2
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -52,7 +55,12 @@ class Processes:
 
 
 class Cluster:
-    """The workers of a Dask cluster, which come and go; its scheduler gives a lost worker's rows to others."""
+    """The workers of a Dask cluster, which come and go; its scheduler gives a lost worker's rows to others.
+
+    It calls a row failed when it has lost as many workers as Dask's configuration allows (four); then it is tried alone.
+    """
+
+    again, again_alone = 0, 1
 
     def __init__(self, cluster: Client | str) -> None:
         try:
@@ -99,7 +107,8 @@ class Cluster:
 
     def wait(self, futures: Iterable) -> set:
         try:
-            return self._distributed.wait(list(futures), return_when="FIRST_COMPLETED").done
+            with self.client.as_current():
+                return self._distributed.wait(list(futures), return_when="FIRST_COMPLETED").done
         except CancelledError:
             return {future for future in futures if future.done()}
 

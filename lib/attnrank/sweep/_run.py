@@ -50,6 +50,7 @@ def run(name: str, function: Callable[..., dict], settings: Iterable[Setting], *
     ValueError : bad argument; damaged table (the message names file, line and remedy); stored rows of another grid.
     RuntimeError : the function failed, or every worker that tried a row was lost; the message names the setting, and
         all other finished rows are stored.
+    OSError : the cluster's scheduler went away; the finished rows are stored.
     """
     if not callable(function):
         raise ValueError(f"function must be callable, got {function!r}")

@@ -20,10 +20,6 @@ from attnrank.sweep._values import Row, Setting, Value, named, plain
 if TYPE_CHECKING:
     from attnrank.sweep._pools import Pool
 
-# A row whose worker was lost is begun again beside others, as most are lost to a crash that is not theirs, and then
-# alone: a row that brings its worker down is found without blame for those that ran beside it.
-AGAIN, AGAIN_ALONE = 2, 2
-
 
 class LostWorker(RuntimeError):
     """The process that computed a row died, or was cut off."""
@@ -91,7 +87,9 @@ def outcomes(function: Callable[..., dict], tasks: Iterator[tuple[Row, Setting]]
              stopped: Callable[[], bool]) -> Iterator[tuple[Row, Outcome]]:
     """Yield the key of each task with its outcome, as they finish, until no task is left or ``stopped()``.
 
-    A task is taken when a worker is idle. ``pool`` None computes in this process.
+    A task is taken when a worker is idle. ``pool`` None computes in this process. A row whose worker was lost is begun
+    again beside others, as most are lost to a crash that is not theirs, and then alone: a row that brings its worker
+    down is found without blame for those that ran beside it.
     """
     if pool is not None:
         yield from _outcomes_of(pool, function, tasks, stopped)
@@ -126,7 +124,7 @@ def _outcomes_of(pool: Pool, function: Callable, tasks: Iterator, stopped: Calla
                 continue
             if isinstance(outcome.result, LostWorker):
                 losses[key] += 1
-                if losses[key] <= AGAIN + AGAIN_ALONE:
-                    (again if losses[key] <= AGAIN else alone).append(task)
+                if losses[key] <= pool.again + pool.again_alone:
+                    (again if losses[key] <= pool.again else alone).append(task)
                     continue
             yield key, outcome
