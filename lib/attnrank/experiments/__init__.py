@@ -1,19 +1,33 @@
 """The published tables: for each its function of one setting and its grid, small (quick) or as published (paper).
 
-    python -m attnrank.experiments random_heads --profile quick
+    python -m attnrank.sweep random_heads --profile quick
 
-computes what is missing of a table; :mod:`attnrank.sweep` stores it.
+computes what is missing of a table, and :mod:`attnrank.sweep` stores it.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from attnrank import _check, sweep
-from attnrank.experiments import almost_orthonormal, beyond, head_dimension, real_tokens, sweeps, synthetic, vision
+from attnrank.experiments import (
+    almost_orthonormal,
+    beyond,
+    formulas,
+    head_dimension,
+    layer_tables,
+    real_tokens,
+    sweeps,
+    synthetic,
+    vision,
+)
 from attnrank.experiments.experiment import Experiment
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 PROFILES = ("quick", "paper")
 EXPERIMENTS: dict[str, Experiment] = (
@@ -23,18 +37,21 @@ EXPERIMENTS: dict[str, Experiment] = (
     | almost_orthonormal.EXPERIMENTS
     | real_tokens.EXPERIMENTS
     | beyond.EXPERIMENTS
+    | formulas.EXPERIMENTS
     | sweeps.EXPERIMENTS
+    | layer_tables.EXPERIMENTS
 )
 
 
-def run(name: str, *, profile: str = "paper", folder: str | Path | None = None, workers: int = 1) -> pd.DataFrame:
+def run(name: str, *, profile: str = "paper", folder: str | Path | None = None, workers: int = 1,
+        cluster: Client | str | None = None) -> pd.DataFrame:
     """Compute what is missing of a published table and return it whole.
 
     Parameters
     ----------
     name : a key of ``EXPERIMENTS``.
     profile : "paper", the published table, or "quick", a small one called ``name-quick``.
-    folder, workers : as for :func:`attnrank.sweep.run`.
+    folder, workers, cluster : as for :func:`attnrank.sweep.run`.
 
     Raises
     ------
@@ -43,4 +60,4 @@ def run(name: str, *, profile: str = "paper", folder: str | Path | None = None, 
     experiment = EXPERIMENTS[_check.choice("name", name, EXPERIMENTS)]
     settings = getattr(experiment, _check.choice("profile", profile, PROFILES))
     table = name if profile == "paper" else f"{name}-{profile}"
-    return sweep.run(table, experiment.function, settings, folder=folder, workers=workers)
+    return sweep.run(table, experiment.function, settings, folder=folder, workers=workers, cluster=cluster)

@@ -179,8 +179,8 @@ EXPERIMENTS = {
         quick=grid(n=[64], cosine=[0.0, 0.5, 0.9], samples=[50], seed=[0]),
         paper=[
             s
-            for n, samples in ((64, 800), (256, 200), (1024, 40), (4096, 8))
-            for s in grid(n=[n], cosine=[0.0, 0.1, 0.25, 0.5, 0.75, 0.9], samples=[samples], seed=[0])
+            for n, samples, seeds in ((64, 800, 1), (256, 200, 1), (1024, 40, 1), (4096, 8, 5))
+            for s in grid(n=[n], cosine=[0.0, 0.1, 0.25, 0.5, 0.75, 0.9], samples=[samples], seed=list(range(seeds)))
         ],
     ),
     "weight_laws": Experiment(

@@ -1,10 +1,12 @@
-"""Reading growth laws off tables: where a noisy curve crosses a level, and which law of n fits the crossings best."""
+"""Reading tables: means over seeds, where a noisy curve crosses a level, which law of n fits the crossings best."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import stats
 
@@ -60,6 +62,23 @@ def fit_growth(law: str, n: ArrayLike, values: ArrayLike, fitted: int) -> Fit:
     error = prediction / values - 1.0
     return Fit(law, float(line.slope), (float(line.slope - half), float(line.slope + half)),
                float(np.sqrt(np.mean(error[:fitted] ** 2))), float(np.sqrt(np.mean(error[fitted:] ** 2))), prediction)  # fmt: skip
+
+
+def pool_seeds(table: pd.DataFrame, by: Sequence[str], value: str = "rank") -> pd.DataFrame:
+    """One row for each setting of the columns ``by``: mean and standard error of all its samples, whatever the seed.
+
+    The columns ``VALUE_mean``, ``VALUE_standard_error`` and ``samples`` of the rows give their sums of squares, so that
+    the result is what one row with all the samples would hold. Rows come in the order of the keys.
+    """
+    mean, error = f"{value}_mean", f"{value}_standard_error"
+    rows = []
+    for key, part in table.groupby(list(by)):
+        samples = part.samples.sum()
+        middle = (part.samples * part[mean]).sum() / samples
+        squares = (part.samples * (part.samples - 1) * part[error] ** 2 + part.samples * (part[mean] - middle) ** 2).sum()
+        spread = float(np.sqrt(squares / (samples - 1) / samples))
+        rows.append((*key, int(samples), float(middle), spread))
+    return pd.DataFrame(rows, columns=[*by, "samples", mean, error])
 
 
 def crossing(d_h: ArrayLike, values: ArrayLike, errors: ArrayLike, level: float, degree: int = 2) -> tuple[float, float]:

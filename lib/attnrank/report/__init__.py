@@ -20,6 +20,7 @@ from attnrank.report.figures import (
     sequence_colours,
     setup,
 )
+from attnrank.report.margins import bernstein_margin, student_margin
 
 __all__ = [
     "CLAIM_MIME",
@@ -28,6 +29,7 @@ __all__ = [
     "ROUNDING",
     "VERDICTS",
     "Claim",
+    "bernstein_margin",
     "claim",
     "comparison",
     "control_comparison",
@@ -38,4 +40,5 @@ __all__ = [
     "read_ledger",
     "sequence_colours",
     "setup",
+    "student_margin",
 ]

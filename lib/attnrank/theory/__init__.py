@@ -9,7 +9,13 @@ from attnrank.theory.geometry import poisson_voronoi_variance, polytope_vertices
 from attnrank.theory.head_dimension import head_dim_bound
 from attnrank.theory.heads import multihead_limit
 from attnrank.theory.lower_bound import cell_second_moment, head_dim_lower_bound
-from attnrank.theory.perturbation import hellinger_excess, perturbation_bound, smallest_eigenvalue_bound
+from attnrank.theory.perturbation import (
+    effective_queries_bound,
+    hellinger_excess,
+    perturbation_bound,
+    small_cosine_bound,
+    smallest_eigenvalue_bound,
+)
 from attnrank.theory.saturation import lognormal_limit, lognormal_variance, marginal_head_dim, saturation_head_dim
 
 __all__ = [
@@ -17,6 +23,7 @@ __all__ = [
     "causal_head_dim_bound",
     "causal_limit",
     "cell_second_moment",
+    "effective_queries_bound",
     "head_dim_bound",
     "head_dim_lower_bound",
     "hellinger_excess",
@@ -32,5 +39,6 @@ __all__ = [
     "polytope_vertices",
     "qk_norm_limit",
     "saturation_head_dim",
+    "small_cosine_bound",
     "smallest_eigenvalue_bound",
 ]

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import stats
 
 from attnrank import _check
 from attnrank.theory.barrier import occupancy_bound
@@ -64,6 +65,65 @@ def smallest_eigenvalue_bound(n: int, smallest: float) -> float:
     power = (1.0 - mu) / (1.0 + mu)
     logarithm = max(1.0, math.log(2.0) + power * math.log(n))
     return (1.0 - math.exp(-1.0)) * n + 0.5 * n ** (1.0 - power) * logarithm**power
+
+
+def effective_queries_bound(n: int, smallest: float) -> float:
+    """The barrier for n / smallest orthonormal queries: ``n (1 - (1 - 1/n)^{n / smallest})``, at most n.
+
+    For Gaussian query weights and any keys, as many as tokens: n tokens whose normalised Gram matrix has the smallest
+    eigenvalue ``smallest`` attend to no more keys than n / smallest orthonormal ones may. In units of rank; the barrier
+    itself for ``smallest`` = 1, and n for 0.
+
+    Parameters
+    ----------
+    n : number of tokens, >= 1.
+    smallest : smallest eigenvalue of the normalised Gram matrix, in [0, 1].
+
+    Raises
+    ------
+    ValueError : an argument out of its range.
+
+    Source: chapter 04, the theorem of effective queries; reverse Hoelder inequality of Chen, Dafnis and Paouris (2015).
+    """
+    n = _check.integer("n", n, minimum=1)
+    smallest = _check.real("smallest", smallest, minimum=0.0, maximum=1.0)
+    if n == 1 or smallest == 0.0:
+        return float(n)
+    return n * -math.expm1(n / smallest * math.log1p(-1.0 / n))
+
+
+def small_cosine_bound(n: int, largest: float, total: float | None = None) -> float:
+    """Bound on E D for tokens whose cosines are small, whatever their signs: no eigenvalue, no d, no d_h; at most n.
+
+    For Gaussian query weights and any keys, as many as tokens. With S the sum of |cosine| over pairs of tokens, which
+    is at most n (n - 1) ``largest`` / 2, it is ``occupancy_bound(n) + B + S / (4 n)``, where B is the maximum over p in
+    (0, 1] of min((1 - p)^n, 6 S log n I(p)^{2 / (1 + largest)}) / p and I is the Gaussian isoperimetric function. For
+    cosines of order 1/n the excess is of order (log n)^3.
+
+    Parameters
+    ----------
+    n : number of tokens, >= 2.
+    largest : largest |cosine| of two tokens, in [0, 1/2].
+    total : S, >= 0; n (n - 1) ``largest`` / 2 when None.
+
+    Raises
+    ------
+    ValueError : an argument out of its range.
+
+    Source: chapter 04, the theorem of small cosines.
+    """
+    n = _check.integer("n", n, minimum=2)
+    largest = _check.real("largest", largest, minimum=0.0, maximum=0.5)
+    most = n * (n - 1) * largest / 2
+    total = most if total is None else _check.real("total", total, minimum=0.0, maximum=most * (1 + 1e-12))
+    p = np.geomspace(1e-9 / n**2, 1.0, 20001)
+    with np.errstate(divide="ignore"):
+        missed = np.exp(n * np.log1p(-p))
+    isoperimetric = stats.norm.pdf(stats.norm.isf(p))
+    pairs = 6.0 * total * math.log(n) * isoperimetric ** (2.0 / (1.0 + largest))
+    # Between two nodes the first entry and 1/p are at most their values on the left.
+    excess = np.minimum(missed[:-1], np.maximum(pairs[:-1], pairs[1:])) / p[:-1]
+    return min(float(n), occupancy_bound(n) + float(excess.max()) + total / (4.0 * n))
 
 
 def hellinger_excess(eigenvalues: ArrayLike, n: int, d_h: int) -> float:
