@@ -47,6 +47,16 @@ def projections(distribution: str, n: int, d: int, width: int, generator: torch.
     return (words @ weights)[word]
 
 
+def effective_head_dim(d_h: float, d: float, length_variance: float) -> float:
+    """Head dimension that the tokens' width leaves: 1 / (1/d_h + 1/d + length_variance / 2), a heuristic of chapter 06.
+
+    ``length_variance`` is the variance of |x|^2 over its squared mean: 0 on the sphere, 2/d for Gaussian tokens. The
+    result is 2 over the relative variance, over keys, of the variance of a score, to first order.
+    """
+    d_h, d = _check.real("d_h", d_h, minimum=1.0), _check.real("d", d, minimum=1.0)
+    return 1.0 / (1.0 / d_h + 1.0 / d + _check.real("length_variance", length_variance, minimum=0.0) / 2.0)
+
+
 def synthetic_heads(distribution: str, n: int, d: int, d_h: int, samples: int, seed: int) -> Setting:
     """Hardmax rank / n of a random head: mean, standard deviation and standard error over ``samples`` repetitions.
 
@@ -57,7 +67,7 @@ def synthetic_heads(distribution: str, n: int, d: int, d_h: int, samples: int, s
     ranks = []
     for batch in _batches(samples, n, d_h):
         y = torch.stack([projections(distribution, n, d, 2 * d_h, generator) for _ in range(batch)])
-        ranks.append(hardmax_rank(y[..., :d_h], y[..., d_h:]))
+        ranks.append(hardmax_rank(y[..., :d_h], y[..., d_h:]).double())
     return _summary("rank", torch.cat(ranks) / n)
 
 
@@ -72,8 +82,8 @@ def synthetic_increments(distribution: str, n: int, d: int, d_h: int, samples: i
     for batch in _batches(samples, n, d_h + 1):
         y = torch.stack([projections(distribution, n, d, 2 * d_h + 2, generator) for _ in range(batch)])
         q, k = y.split(d_h + 1, -1)
-        before.append(hardmax_rank(q[..., :-1], k[..., :-1]))
-        after.append(hardmax_rank(q, k))
+        before.append(hardmax_rank(q[..., :-1], k[..., :-1]).double())
+        after.append(hardmax_rank(q, k).double())
     before, after = torch.cat(before) / n, torch.cat(after) / n
     return _summary("rank", before) | _summary("increment", after - before)
 
@@ -92,8 +102,8 @@ def layer_averages(distribution: str, n: int, d: int, d_h: int, heads: int, samp
     for _ in range(samples):
         y = projections(distribution, n, d, 2 * heads * d_h, generator)
         q, k = y.reshape(n, 2, heads, d_h).permute(1, 2, 0, 3)
-        layers.append(hardmax_rank(q.contiguous(), k.contiguous()) / n)
-    rank = torch.stack(layers).double()
+        layers.append(hardmax_rank(q.contiguous(), k.contiguous()).double() / n)
+    rank = torch.stack(layers)
     result = _summary("rank", rank.mean(-1)) | {"head_variance": None, "correlation": None}
     if heads > 1:
         within = rank.var(-1).mean().item()  # given the tokens
@@ -103,7 +113,6 @@ def layer_averages(distribution: str, n: int, d: int, d_h: int, heads: int, samp
 
 
 def _summary(name: str, values: Tensor) -> Setting:
-    values = values.double()
     return {
         f"{name}_mean": values.mean().item(),
         f"{name}_std": values.std().item(),
@@ -174,8 +183,13 @@ EXPERIMENTS = {
         "What does averaging over the heads of a layer do to the spread of the rank?",
         layer_averages,
         quick=grid(distribution=["orthonormal", "mixture"], n=[25], d=[64], d_h=[8], heads=[1, 4], samples=[40], seed=[8]),
-        paper=grid(
-            distribution=list(DISTRIBUTIONS), n=[100], d=[128], d_h=[8, 64], heads=[1, 2, 4, 8, 16], samples=[300], seed=[8]
-        ),
+        paper=[
+            setting
+            for heads in (1, 2, 4, 8, 16)  # another seed for each, so that the rows are independent
+            for setting in grid(
+                distribution=list(DISTRIBUTIONS), n=[100], d=[128], d_h=[8, 64], heads=[heads], samples=[300],
+                seed=[100 + heads],
+            )
+        ],
     ),
 }  # fmt: skip
