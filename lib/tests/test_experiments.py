@@ -1,14 +1,13 @@
-"""Experiments: grids, functions against numpy, the command line, and rows of the published tables computed again."""
+"""Experiments: grids, functions against numpy, rows of the published tables computed again, and their cost."""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import json
 import math
-import os
+import re
 import subprocess
-import sys
-import warnings
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +18,13 @@ from scipy.special import erf
 from attnrank import data, experiments, sweep
 from attnrank.sweep import _values
 from attnrank.data import SOURCES
-from attnrank.experiments import EXPERIMENTS, PROFILES, __main__, vision
+from attnrank.experiments import EXPERIMENTS, PROFILES, cost, vision
+from attnrank.experiments.copies import EMBEDDED
 from attnrank.experiments.synthetic import random_heads
+from attnrank.experiments.verification import Verdict, verify
 from attnrank.models import TransformerConfig, VisionTransformer
 
 RESULTS = Path(__file__).resolve().parents[2] / "book" / "results"
-EMBEDDED = {name for name, source in SOURCES.items() if source.hub is None}  # at hand everywhere
-LOCAL = os.environ.get("ATTNRANK_DATA")
 
 
 @pytest.fixture(autouse=True)
@@ -288,109 +287,88 @@ def test_bad_input(function, good, change, message):
         function(**good | change)
 
 
-# Command line -------------------------------------------------------------------------------------------------------
-
-
-def test_command(tmp_path):
-    command = [sys.executable, "-m", "attnrank.experiments", "random_heads", "--folder", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=120)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "random_heads (quick): 16 rows, complete\n", "")
-    assert len(sweep.read("random_heads-quick", folder=tmp_path)) == 16
-
-
-def test_command_help(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["experiments", "--help"])
-    with pytest.raises(SystemExit) as stopped:
-        __main__.main()
-    shown = capsys.readouterr().out
-    assert not stopped.value.code and "--profile {quick,paper}" in shown
-    assert all(f"{name}: {experiment.question}" in shown for name, experiment in EXPERIMENTS.items())
-
-
-@pytest.mark.parametrize("arguments", [[], ["heads"], ["random_heads", "--profile", "small"],
-                                       ["random_heads", "--workers", "two"]])
-def test_command_refuses(arguments, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["experiments", *arguments])
-    with pytest.raises(SystemExit) as stopped:
-        __main__.main()
-    assert stopped.value.code == 2 and "usage: python -m attnrank.experiments" in capsys.readouterr().err
-
-
 # Published tables ---------------------------------------------------------------------------------------------------
 
-PUBLISHED = sorted(path.stem for path in RESULTS.glob("*.json") if path.stem in EXPERIMENTS) or [
-    pytest.param(None, marks=pytest.mark.skip(reason="no table of an experiment is in book/results"))]
+PUBLISHED = sorted(path.stem for path in RESULTS.glob("*.json"))
 
 
-@pytest.fixture(params=PUBLISHED)
+def committed(name: str) -> bool:
+    """Is the table part of the book? Without git, every table is."""
+    try:
+        return not subprocess.run(["git", "ls-files", "--error-unmatch", f"{name}.json"], cwd=RESULTS,
+                                  capture_output=True).returncode
+    except OSError:
+        return True
+
+
+@pytest.fixture(params=PUBLISHED or [
+    pytest.param(None, marks=pytest.mark.skip(reason="no table is in book/results"))])
 def published(request):
-    """The name of a complete table; one that a running sweep has begun is left alone."""
-    if b'"status": "running"' in (RESULTS / f"{request.param}.json").read_bytes():
-        pytest.skip(f"{request.param} is being computed")
+    """The name of a table in book/results; one that is still being computed is left alone until it is committed."""
+    if b'"status": "running"' in (RESULTS / f"{request.param}.json").read_bytes() and not committed(request.param):
+        pytest.skip(f"{request.param} is being computed, and not committed")
     return request.param
 
 
-def cheap(setting):
-    """Cost limit, about two seconds a row: 2^32 products in synthetic heads; 64 tokens and 4 layers of real images."""
-    if {"samples", "n", "d_h"} <= setting.keys():
-        return setting["samples"] * setting["n"] ** 2 * setting["d_h"] <= 2**32
-    return setting.get("dataset") in EMBEDDED or (setting.get("patch", 4) >= 4 and setting.get("layer", 1) <= 4)
-
-
-@lru_cache
-def published_copy(dataset):
-    """Whether the local copy has the rows of the published tables in their order: seeds draw images by row.
-
-    They were computed on the official files' order (the hub has another), the first 200 images of each fine class of
-    CIFAR-100, and the first 1083 of SVHN.
-    """
-    if not LOCAL or not (Path(LOCAL) / dataset).is_dir():
-        return False
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a copy is partial is the point here
-        labels = data.load(dataset)["label"]
-    expected = {"cifar10": (50_000, [6, 9, 9, 4, 1, 1]), "cifar100": (20_000, []), "svhn": (1083, []),
-                "imdb": (25_000, [0, 0, 0, 0, 0, 0])}
-    rows, first = expected[dataset]
-    return len(labels) == rows and list(labels[: len(first)]) == first
-
-
-@pytest.fixture
-def accept(published):
-    """Says which rows of the table can be computed here at little cost; skips if there is none."""
-    experiment = EXPERIMENTS[published]
-
-    def at_hand(setting):
-        name = setting[experiment.data] if experiment.data else None
-        return name is None or name in EMBEDDED or published_copy(name)
-
-    def accept(setting):
-        return cheap(setting) and at_hand(setting)
-
-    if not any(map(accept, experiment.paper)):
-        pytest.skip(f"{published}: its data sets are not here (ATTNRANK_DATA names the folder of local copies)")
-    return accept
-
-
-def test_published_table_has_the_grid_of_the_experiment(published):
-    table, settings = sweep.read(published, folder=RESULTS), EXPERIMENTS[published].paper
-    assert table[list(settings[0])].to_dict("records") == settings
-
-
-def test_published_rows_are_computed_again(published, accept):
-    """Three rows, drawn anew each time: whichever they are, the code gives them. A failure names the setting."""
+def verified(name: str, **changes) -> Verdict:
+    """The verdict of the command ``python -m attnrank.sweep NAME --verify 5`` in at most two seconds a row."""
     generator = torch.Generator()
     generator.seed()
-    rows = sweep.recompute(
-        published, EXPERIMENTS[published].function, generator=generator, rows=3, folder=RESULTS, accept=accept)
-    assert len(rows) == min(3, sum(map(accept, EXPERIMENTS[published].paper)))
+    experiment = dataclasses.replace(EXPERIMENTS[name], **changes)
+    return verify(name, experiment, rows=1 if changes else 5, seconds=2, generator=generator, folder=RESULTS)
 
 
-def test_a_changed_function_is_found(published, accept):
+def test_published_table_belongs_to_an_experiment_and_is_small(published):
+    assert published in EXPERIMENTS
+    assert all((RESULTS / f"{published}.{end}").stat().st_size < 1_000_000 for end in ("csv", "json"))
+
+
+def test_published_rows_are_computed_again(published):
+    """Five rows, drawn anew each time: whichever they are, the code gives them. A failure names file and setting."""
+    verdict = verified(published)
+    assert verdict.failure is None, verdict.failure
+    if not verdict.compared:
+        pytest.skip(str(verdict))
+    assert verdict.compared == min(5, verdict.drawable)
+
+
+def other(value):
+    """A value that differs from a stored one by little."""
+    if isinstance(value, float):
+        return value * (1 + 1e-6) or 1e-6
+    return value if value is None else not value if isinstance(value, bool) else value + type(value)(1)
+
+
+def test_a_changed_function_is_found(published):
     """Negative control: results that are off by 1e-6 are not those of the published rows."""
     def changed(**setting):
-        result = EXPERIMENTS[published].function(**setting)
-        return {name: value * (1 + 1e-6) if isinstance(value, float) else value for name, value in result.items()}
+        return {name: other(value) for name, value in EXPERIMENTS[published].function(**setting).items()}
 
-    with pytest.raises(ValueError, match=r"\.csv line \d+: .* recomputed"):
-        sweep.recompute(published, changed, generator=torch.Generator(), rows=1, folder=RESULTS, accept=accept)
+    verdict = verified(published, function=changed)
+    if verdict.failure is None and not verdict.compared:
+        pytest.skip(str(verdict))
+    assert re.search(r"\.csv line \d+: .* recomputed", verdict.failure)
+
+
+# Cost -----------------------------------------------------------------------------------------------------------------
+
+
+def test_recorded_seconds_are_shared_out(tmp_path):
+    experiment = EXPERIMENTS["random_heads"]
+    sweep.run("random_heads", lambda **_: {"rank": 1}, experiment.paper, folder=tmp_path)
+    path = tmp_path / "random_heads.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    sessions = [record["sessions"][0] | {"row_seconds": 70.0}, {"wall_seconds": 30.0, **{
+        name: value for name, value in record["sessions"][0].items() if name not in ("wall_seconds", "row_seconds")}}]
+    path.write_text(json.dumps(record | {"sessions": sessions}), encoding="utf-8")
+    seconds = cost.row_seconds("random_heads", experiment, folder=tmp_path)
+    assert cost.table_seconds("random_heads", folder=tmp_path) == 100 == pytest.approx(seconds.sum())
+    of = {(setting["n"], setting["d_h"]): row for setting, row in zip(experiment.paper, seconds, strict=True)}
+    assert of[4096, 64] / of[1024, 64] == pytest.approx(16, rel=1e-3)
+    assert of[4096, 512] / of[4096, 1] == pytest.approx((512 + cost.SCORE_OVERHEAD) / (1 + cost.SCORE_OVERHEAD), rel=1e-3)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_row_has_a_cost(name):
+    work = [cost.operations(setting) for setting in EXPERIMENTS[name].paper]
+    assert min(work) > 0 and max(work) < 1e15

@@ -7,7 +7,7 @@ import torch
 from attnrank import _check
 from attnrank.experiments.experiment import Experiment
 from attnrank.ranks import hardmax_rank
-from attnrank.sweep import Setting, grid
+from attnrank.sweep import Setting, device, grid
 
 
 def random_heads(n: int, d_h: int, samples: int, seed: int) -> Setting:
@@ -25,7 +25,7 @@ def random_heads(n: int, d_h: int, samples: int, seed: int) -> Setting:
         shape = (min(together, samples - start), n, d_h)
         q = torch.randn(shape, generator=generator, dtype=torch.float64)
         k = torch.randn(shape, generator=generator, dtype=torch.float64)
-        ranks.append(hardmax_rank(q, k))
+        ranks.append(hardmax_rank(q.to(device()), k.to(device())).cpu())
     rank = torch.cat(ranks).double()
     return {
         "rank_mean": rank.mean().item(),

@@ -1,0 +1,125 @@
+"""Command line of the published tables: compute what is missing of one, list them, verify them.
+
+This module alone of the package stands above :mod:`attnrank.experiments`, which knows the tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+
+from attnrank import experiments, sweep
+from attnrank.experiments import EXPERIMENTS, PROFILES
+from attnrank.experiments.verification import verify
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.list:
+        return _list(options.name, options.folder)
+    if options.verify is not None:
+        return _verify(options)
+    if options.name is None:
+        parser.error("give the NAME of a table, --list or --verify K")
+    try:
+        table = experiments.run(options.name, profile=options.profile, folder=options.folder, workers=options.workers,
+                                cluster=options.dask)
+    except (ValueError, RuntimeError, OSError) as error:
+        print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
+        return 1
+    except KeyboardInterrupt as stopped:
+        print("\n".join(["interrupted", *getattr(stopped, "__notes__", [])]), file=sys.stderr)
+        return 130
+    print(f"{options.name} ({options.profile}): {len(table)} rows, complete")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m attnrank.sweep",
+        description="Compute what is missing of a published table, list the tables, or verify them.",
+        epilog="\n".join(f"{name}: {experiment.question}" for name, experiment in sorted(EXPERIMENTS.items())),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", nargs="?", choices=sorted(EXPERIMENTS), metavar="NAME", help="a table, see below")
+    parser.add_argument("--profile", choices=PROFILES, default="quick", help="quick (default) or as published")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--workers", type=int, default=1, metavar="N", help="processes on this machine (default 1)")
+    where.add_argument("--dask", metavar="ADDRESS", help="compute on a Dask cluster: the address of its scheduler")
+    parser.add_argument("--folder", help="where the tables are; default: the book's results folder")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--list", action="store_true", help="list the published tables and where they come from")
+    instead.add_argument("--verify", type=int, metavar="K", help="compute K random rows of each (or of NAME) again")
+    parser.add_argument("--seconds", type=float, default=5.0, metavar="S",
+                        help="--verify draws no row that is predicted to take more (default 5)")
+    return parser
+
+
+def _published(name: str | None, folder: str | None) -> list[str]:
+    """The names of the stored tables of experiments, or the one that is asked for."""
+    if name is not None:
+        return [name]
+    return sorted(path.stem for path in Path(sweep.results_folder(folder)).glob("*.json") if path.stem in EXPERIMENTS)
+
+
+def _list(name: str | None, folder: str | None) -> int:
+    stored = _published(None, folder)
+    for table in sorted(EXPERIMENTS) if name is None else [name]:
+        print(_description(table, folder) if table in stored else f"{table:24}  not computed")
+    return 0
+
+
+def _description(name: str, folder: str | None) -> str:
+    """One line: rows, seeds, date, device, wall time, versions, fingerprint, status, and whether the code has changed."""
+    try:
+        record = sweep.provenance(name, folder=folder)
+    except ValueError as error:
+        return f"{name:24}  {error}"
+    sessions = sorted(record["sessions"], key=lambda session: session["date"])
+    if not sessions:
+        return f"{name:24}  {record['status']}, no rows"
+    now = sweep.function_fingerprint(EXPERIMENTS[name].function), sweep.code_fingerprint()
+    then = sessions[-1]["function_fingerprint"], sessions[-1]["package_fingerprint"]
+    changed = "unchanged since" if now == then else "function unchanged since" if now[0] == then[0] else "changed since"
+    return "  ".join([
+        f"{name:24}", f"{sum(session['rows'] for session in sessions):5} rows", record["status"],
+        f"seeds {_span(record['seeds'])}", sessions[-1]["date"][:10],
+        _each(session["device"] for session in sessions), f"{record['wall_seconds']:.0f} s",
+        "python " + _each(session["python"] for session in sessions),
+        "numpy " + _each(session["numpy"] for session in sessions),
+        "torch " + _each(session["torch"] for session in sessions),
+        f"code {(then[0] or then[1])[:8]} {changed}",
+    ])
+
+
+def _each(values) -> str:
+    return "/".join(dict.fromkeys(values))
+
+
+def _span(seeds: list[int]) -> str:
+    if len(seeds) > 2 and seeds == list(range(seeds[0], seeds[0] + len(seeds))):
+        return f"{seeds[0]}..{seeds[-1]}"
+    return ",".join(map(str, seeds)) or "-"
+
+
+def _verify(options: argparse.Namespace) -> int:
+    generator = torch.Generator()
+    generator.seed()
+    failed = 0
+    names = _published(options.name, options.folder)
+    for name in names:
+        verdict = verify(name, EXPERIMENTS[name], rows=options.verify, seconds=options.seconds, generator=generator,
+                         folder=options.folder)
+        print(verdict, flush=True)
+        failed += verdict.failure is not None
+    print(f"{len(names) - failed} of {len(names)} tables passed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
