@@ -110,8 +110,8 @@ def layer_encoders(
     ``vocabulary`` 0 and ``positions`` "none". The temperature is ``temperature * sqrt(head_dim)``.
 
     ``hardmax`` is the hardmax rank / n; ``soft_e`` the share of singular values of the softmax that are at least
-    10^-(e/100) times the largest, ``soft_float32`` at least n 2^-23 times; ``std_e`` for e = 700 the standard deviation
-    over sequences; ``distinct`` the share of distinct tokens (of admitted keys where padding is masked).
+    10^-(e/100) times the largest, ``soft_float32`` at least n 2^-23 times; ``sequence_std``
+    and ``head_std`` the standard deviation of ``soft_700`` over sequences and over heads; ``distinct`` the share of distinct tokens (of admitted keys where padding is masked).
     """
     _check.choice("positions", positions, POSITIONS)
     layer = _check.integer("layer", layer, minimum=1)
@@ -129,12 +129,15 @@ def layer_encoders(
             q, k = block.attention.queries_keys(block.norm1(x))
             admitted = counts > 0
             hard.append((hardmax_rank(q, k[:, admitted]).double() / n).mean())
-            soft.append(_soft_ranks(compressed_softmax(q, k, counts, scale), n, (*EXPONENTS, default)).mean(0))
+            soft.append(_soft_ranks(compressed_softmax(q, k, counts, scale), n, (*EXPONENTS, default)))
             distinct.append(admitted.double().sum() / n)
+    soft = np.array(soft)  # sequences, heads, tolerances
     names = [*(f"soft_{round(100 * e)}" for e in EXPONENTS), "soft_float32"]
-    means = {name: round(float(rank), 6) for name, rank in zip(names, np.mean(soft, 0), strict=True)}
-    spread = float(np.std(np.array(soft)[:, EXPONENTS.index(7.0)], ddof=1))
-    return {"distinct": float(np.mean(distinct)), "hardmax": float(np.mean(hard))} | means | {"std_700": spread}
+    means = {name: round(float(rank), 6) for name, rank in zip(names, soft.mean((0, 1)), strict=True)}
+    spread = soft[..., EXPONENTS.index(7.0)]
+    deviations = {"sequence_std": spread.mean(1).std(ddof=1), "head_std": spread.mean(0).std(ddof=1)}
+    means |= {name: float(value) for name, value in deviations.items()}
+    return {"distinct": float(np.mean(distinct)), "hardmax": float(np.mean(hard))} | means
 
 
 def advance(block: Block, x: Tensor, counts: Tensor) -> Tensor:
@@ -332,8 +335,8 @@ EXPERIMENTS = {
         layer_encoders,
         quick=_encoders(dataset=["docstrings"], n=[64], vocabulary=[1000], sequences=[4], width=[32]),
         paper=[
-            *_encoders(width=list(WIDTHS), layer=[1, 2, 3, 4], seed=[0, 1, 2]),
-            *_encoders(temperature=[0.5, 1.0, 1.5], layer=[2, 4]),
+            *_encoders(width=list(WIDTHS), layer=[1, 2, 3, 4], heads=[16], sequences=[24], seed=[0, 1]),
+            *_encoders(temperature=[0.5, 1.0, 2.0]),
             *_encoders(positions=["sinusoidal", "masked padding"]),
             *_encoders(init=["xavier", "truncated_normal", "normal"], width=[32, 512]),
             *_encoders(n=[256, 1000]),
