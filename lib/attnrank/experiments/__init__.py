@@ -20,6 +20,7 @@ from attnrank.experiments import (
     head_dimension,
     layer_tables,
     real_tokens,
+    row_costs,
     sweeps,
     synthetic,
     vision,
@@ -36,6 +37,7 @@ EXPERIMENTS: dict[str, Experiment] = (
     | head_dimension.EXPERIMENTS
     | almost_orthonormal.EXPERIMENTS
     | real_tokens.EXPERIMENTS
+    | row_costs.EXPERIMENTS
     | beyond.EXPERIMENTS
     | formulas.EXPERIMENTS
     | sweeps.EXPERIMENTS
