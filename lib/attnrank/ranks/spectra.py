@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from attnrank import _check
+from attnrank.ranks._inertia import count, count_relative
 
 
 def numerical_rank(a: Float[Tensor, "*batch n m"], tol: float, *, relative: bool = False) -> Int64[Tensor, "*batch"]:
     """Number of singular values of ``a`` that are at least ``tol`` (or ``tol`` times the largest).
 
+    The answer has the precision of a float64 SVD, most often without its cost: see :func:`certified_rank`.
+
     Parameters
     ----------
-    a : floating-point tensor (..., n, m); lower precisions are converted to float64 first.
+    a : floating-point tensor (..., n, m); lower precisions are converted to float64 first, which is exact.
     tol : tolerance >= 0, in the units of the singular values (or as a fraction of the largest). With 0 every singular
         value counts and the answer is min(n, m), unless ``relative`` meets a zero matrix.
     relative : compare with ``tol`` times the largest singular value of each matrix. A zero matrix has rank 0.
@@ -29,7 +32,55 @@ def numerical_rank(a: Float[Tensor, "*batch n m"], tol: float, *, relative: bool
 
     Source: the first paper's rank(A, delta); chapter 01, "Numerical rank".
     """
+    return certified_rank(a, tol, relative=relative)[0]
+
+
+def certified_rank(
+    a: Float[Tensor, "*batch n m"], tol: float, *, relative: bool = False
+) -> tuple[Int64[Tensor, "*batch"], Bool[Tensor, "*batch"]]:
+    """The numerical rank, and which matrices of the batch needed a singular value decomposition for it.
+
+    The count is first taken from the inertia of ``a^T a - tol^2`` with bounds of all rounding errors. Where they certify
+    it, the exact singular values have that count, and so have those of a float64 SVD. Where some singular value is too
+    near the tolerance, or the tolerance too small for the product (below about 1e-6 times the Frobenius norm), float64
+    singular values decide. On a singular value within rounding of ``tol`` the answer is therefore theirs.
+
+    Parameters
+    ----------
+    a, tol, relative : as in :func:`numerical_rank`.
+
+    Returns
+    -------
+    rank : int64 tensor (...).
+    by_svd : boolean tensor (...), True where the SVD decided.
+
+    Raises
+    ------
+    ValueError : as :func:`numerical_rank`.
+
+    Source: Sylvester's law of inertia; theorem and proof in the chapter "Measuring speed".
+    """
     tol = _check.real("tol", tol, minimum=0.0)
+    batch, (n, m) = _check.matrices("a", a).shape[:-2], a.shape[-2:]
+    largest = torch.maximum(a.amax((-2, -1)), -a.amin((-2, -1))).detach().double().reshape(-1)
+    if not torch.isfinite(largest).all():
+        _check.finite("a", a)
+    a = a.detach().double().reshape(-1, n, m)
+    if n < m:
+        a = a.mT
+    scaled, scale = _without_overflow(a, largest)
+    if relative:
+        rank, certain = count_relative(scaled, tol)
+    elif tol == 0:
+        rank, certain = torch.full_like(scale, min(n, m), dtype=torch.int64), torch.ones_like(scale, dtype=torch.bool)
+    else:
+        rank, certain = count(scaled, torch.full_like(scale, tol) / scale)
+    for i in (~certain).nonzero().squeeze(-1).tolist():  # one at a time: the same answer in every batch
+        rank[i] = _count_by_svd(a[i].mT if n < m else a[i], tol, relative)
+    return rank.reshape(batch), ~certain.reshape(batch)
+
+
+def _count_by_svd(a: Tensor, tol: float, relative: bool) -> Tensor:
     if not relative:
         return (singular_values(a) >= tol).sum(-1)
     sigma, _ = _scaled_singular_values(a)
@@ -106,6 +157,13 @@ def _scaled_singular_values(a: Tensor) -> tuple[Tensor, Tensor]:
     largest = a.abs().amax((-2, -1), keepdim=True)
     scale = torch.where(largest > 0, largest / largest.clamp(2.0**-460, 2.0**460), 1.0)
     return torch.linalg.svdvals(a / scale), scale.squeeze(-1)
+
+
+def _without_overflow(a: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
+    """``a`` (b, n, m) divided by powers of two (b), 1 but for extreme entries, so that its squares are harmless."""
+    usual = (largest > 2.0**-300) & (largest < 2.0**300) | (largest == 0)
+    scale = torch.where(usual, 1.0, torch.ldexp(torch.ones_like(largest), torch.frexp(largest).exponent - 1))
+    return a if usual.all() else a / scale[:, None, None], scale
 
 
 def _relative_to_largest(a: Tensor) -> Tensor:
