@@ -60,6 +60,12 @@ def mean_cosine(x: Tensor) -> Tensor:
     return (torch.nn.functional.normalize(x, dim=-1).sum(0).square().sum() - n) / (n * (n - 1))
 
 
+def _encoders(distributions: list[str], n: int, head_dims: list[int], inits: list[str]) -> list[Setting]:
+    return grid(
+        distribution=distributions, n=[n], d=[128], heads=[4], d_h=head_dims, init=inits, samples=[100], seed=[9]
+    )  # fmt: skip
+
+
 _KINDS = ["orthonormal", "gaussian", "mixture", "autoregressive", "heavy_tailed", "anisotropic"]
 
 EXPERIMENTS = {
@@ -68,18 +74,10 @@ EXPERIMENTS = {
         random_encoders,
         quick=grid(distribution=["gaussian"], n=[25], d=[32], heads=[2], d_h=[8], init=["lecun"], samples=[4], seed=[9]),
         paper=[
-            *grid(
-                distribution=_KINDS, n=[100], d=[128], heads=[4], d_h=[8, 32], init=["lecun", "truncated_normal"],
-                samples=[100], seed=[9],
-            ),
-            *grid(
-                distribution=["orthonormal", "gaussian", "anisotropic"], n=[100], d=[128], heads=[4], d_h=[32],
-                init=["normal", "xavier"], samples=[100], seed=[9],
-            ),
-            *grid(
-                distribution=["gaussian", "anisotropic"], n=[400], d=[128], heads=[4], d_h=[32], init=["lecun"],
-                samples=[100], seed=[9],
-            ),
+            *_encoders(_KINDS, 100, [8, 32], ["lecun"]),
+            *_encoders(_KINDS, 100, [32], ["truncated_normal"]),
+            *_encoders(["orthonormal"], 100, [32], ["normal", "xavier"]),
+            *_encoders(["gaussian"], 400, [32], ["lecun"]),
         ],
     ),
 }  # fmt: skip

@@ -129,7 +129,7 @@ def _batches(samples: int, n: int, d_h: int) -> list[int]:
 #: n -> width d, and repetitions of the rank, of increments. d = n at least, as the theorem asks, where n <= 1024.
 WIDTHS = {25: 64, 50: 64, 100: 128, 200: 256, 400: 512, 1024: 1024, 4096: 2048}
 _SAMPLES = {25: 200, 50: 200, 100: 200, 200: 100, 400: 100, 1024: 20, 4096: 6}
-_INCREMENT_SAMPLES = {25: 1000, 50: 600, 100: 400, 200: 200, 400: 120, 1024: 24, 4096: 6}
+_INCREMENT_SAMPLES = {25: 1000, 50: 600, 100: 400, 200: 200, 400: 100, 1024: 16, 4096: 6}
 _FINE = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
 _COARSE = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
@@ -159,6 +159,7 @@ def _widths(distribution: str) -> list[Setting]:
     ]
 
 
+_NEAR_BARRIER = ("orthonormal", "gaussian", "sphere")
 _INDEPENDENT = [name for name in DISTRIBUTIONS if name != "orthonormal"]
 
 EXPERIMENTS = {
@@ -176,7 +177,8 @@ EXPERIMENTS = {
             {"distribution": name, "n": n, "d": _width(name, n), "d_h": d_h, "samples": samples, "seed": 7}
             for name in DISTRIBUTIONS
             for n, samples in _INCREMENT_SAMPLES.items()
-            for d_h in ((3, 5, 7, 9, 11, 13, 16, 20, 24) if n <= 1024 else (7, 11, 16, 20, 24))
+            if n <= 1024 or name in _NEAR_BARRIER
+            for d_h in ((3, 5, 7, 9, 11, 13, 16, 20) if n <= 1024 else (7, 11, 16, 20, 24))
         ],
     ),
     "layer_averages": Experiment(
@@ -187,7 +189,7 @@ EXPERIMENTS = {
             setting
             for heads in (1, 2, 4, 8, 16)  # another seed for each, so that the rows are independent
             for setting in grid(
-                distribution=list(DISTRIBUTIONS), n=[100], d=[128], d_h=[8, 64], heads=[heads], samples=[300],
+                distribution=list(DISTRIBUTIONS), n=[100], d=[128], d_h=[8, 64] if heads == 16 else [64], heads=[heads], samples=[200],
                 seed=[100 + heads],
             )
         ],

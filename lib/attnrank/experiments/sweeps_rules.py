@@ -118,12 +118,16 @@ EXPERIMENTS = {
             *(
                 setting
                 for design in DESIGNS
-                for repetitions, trials in ((10, 20), (30, 20), (100, 20), (300, 10), (1000, 5))
+                for repetitions, trials in ((10, 20), (30, 20), (100, 10), (300, 5), (1000, 2))
                 for setting in _trials("orthonormal", 200, design, repetitions, trials)
             ),
-            *(s for n in (25, 50, 100, 400) for s in _trials("orthonormal", n, "independent", 10, 20)),
-            *(s for n in (25, 50, 100, 400) for s in _trials("orthonormal", n, "independent", 100, 10)),
-            *(s for name in DISTRIBUTIONS if name != "orthonormal" for s in _trials(name, 200, "independent", 100, 8)),
+            *(
+                setting
+                for n in (25, 50, 100, 400)
+                for repetitions, trials in ((10, 20), (100, 3))
+                for setting in _trials("orthonormal", n, "independent", repetitions, trials)
+            ),
+            *(s for name in DISTRIBUTIONS if name != "orthonormal" for s in _trials(name, 200, "independent", 30, 5)),
         ],
     ),
 }
