@@ -271,18 +271,24 @@ def test_torn_at_every_byte(tmp_path):
     running = bytes_of(tmp_path), (tmp_path / "T.json").read_bytes()
     assert running[0] == b"n,half\n1,0.5\n2,1.0\n"
     longer = b"n,half\n1,0.5\n2,1.0000000000000000000000000000001"  # than the rows that will follow it
-    for content in [longer] + [running[0][:-cut] for cut in range(1, len("2,1.0\n") + 1)]:
+    for content in [longer] + [running[0][:length] for length in range(len(running[0]))]:
         (tmp_path / "T.csv").write_bytes(content)
         (tmp_path / "T.json").write_bytes(running[1])
-        torn = "unfinished, 1 of 3 rows" if content.endswith(b"\n") else "line 3: the line is torn"
+        whole = content[: content.rindex(b"\n") + 1] if b"\n" in content else b""
+        rows = max(0, whole.count(b"\n") - 1)
+        lines = whole.count(b"\n")
+        torn = f"unfinished, {rows} of 3 rows" if content == whole else f"line {lines + 1}: the line is torn"
         with pytest.raises(ValueError, match=rf"T\.csv.*{torn}.*run the sweep T again"):
             sweep.read("T", folder=tmp_path)
+        computed = []
 
-        def looks(n):  # nothing of the torn line is left behind the new one
-            assert n == 2 or bytes_of(tmp_path) == running[0]
+        def looks(n):  # what was stored whole is kept, and nothing of the torn line is left behind the new ones
+            if rows and computed:
+                assert bytes_of(tmp_path) == whole + b"".join(b"%d,%s\n" % (k, str(k / 2).encode()) for k in computed)
+            computed.append(n)
             return simple(n)
         sweep.run("T", looks, grid, folder=tmp_path)
-        assert bytes_of(tmp_path) == bytes_of(tmp_path / "whole")
+        assert computed == [1, 2, 3][rows:] and bytes_of(tmp_path) == bytes_of(tmp_path / "whole")
     (tmp_path / "T.csv").write_bytes(running[0][:-1])  # the same file under a provenance that says complete
     for use in (lambda: sweep.read("T", folder=tmp_path), lambda: sweep.run("T", simple, grid, folder=tmp_path)):
         with pytest.raises(ValueError, match=r"T\.csv line 3: the line is torn.*restore both files"):

@@ -82,8 +82,9 @@ def test_failure_is_told_in_a_line(folder, monkeypatch, capsys):
     use(monkeypatch, function=lambda n: {"half": 1 / (n - 2)}, quick=sweep.grid(n=[1, 2]))
     assert command.main(["half", "--folder", str(folder)]) == 1
     shown = capsys.readouterr()
-    assert shown.out == "" and re.match(r"error: sweep half-quick failed for \{'n': 2\}: .*\nsweep half-quick: 1 of 2 rows "
-                                        r"are stored in .*; run it again", shown.err)
+    assert shown.out == "" and re.match(
+        r"error: sweep half-quick failed for \{'n': 2\}: .*\nsweep half-quick: 1 of 2 rows are stored in .*; run it again",
+        shown.err)
     use(monkeypatch, function=lambda n: {"half": -1.0 if n == 1 else (_ for _ in ()).throw(KeyboardInterrupt)})
     (folder / "half-quick.csv").unlink(), (folder / "half-quick.json").unlink()
     assert command.main(["half", "--folder", str(folder)]) == 130
@@ -130,16 +131,16 @@ def test_list_of_the_book(capsys):
 def test_verify(folder, capsys):
     assert command.main(["--verify", "3", "--folder", str(folder)]) == 0
     assert capsys.readouterr().out == (
-        "half                      3 rows, largest relative difference 0.0e+00, the same (all rows can be computed again "
-        "here)\n1 of 1 tables passed\n")
+        "half                      3 rows, largest relative difference 0.0e+00, the same "
+        "(all rows can be computed again here)\n1 of 1 tables passed\n")
 
 
 def test_verify_names_what_differs(folder, monkeypatch, capsys):
     use(monkeypatch, function=lambda n: half(n) | {"half": 5.0 if n == 6 else n / 2})
     assert command.main(["half", "--verify", "8", "--folder", str(folder)]) == 1
     shown = capsys.readouterr().out
-    assert re.search(r"half +DIFFERS: .*half\.csv line 7: half is 3\.0, recomputed 5\.0, for \{'n': 6\} \(rtol 1e-09\)\n"
-                     r"0 of 1 tables passed\n$", shown)
+    assert re.search(r"half +DIFFERS: .*half\.csv line 7: half is 3\.0, recomputed 5\.0, for \{'n': 6\} "
+                     r"\(rtol 1e-09\)\n0 of 1 tables passed\n$", shown)
 
 
 def test_difference_is_the_largest_relative_one(folder):
@@ -192,7 +193,8 @@ def test_rows_that_cannot_be_drawn(folder, monkeypatch, capsys):
     record = json.loads((folder / "half.json").read_text(encoding="utf-8"))
     record["sessions"][0]["row_seconds"] = 800.0
     (folder / "half.json").write_text(json.dumps(record), encoding="utf-8")
-    assert str(verify("half", HALF, seconds=5, generator=generator(), folder=folder)).endswith("every row takes more than 5 s")
+    verdict = verify("half", HALF, seconds=5, generator=generator(), folder=folder)
+    assert str(verdict).endswith("every row takes more than 5 s")
     assert verify("half", HALF, seconds=101, generator=generator(), folder=folder).compared == 5
 
 

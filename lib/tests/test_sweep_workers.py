@@ -64,7 +64,7 @@ def rows_of(folder, name="T"):
     return bytes_of(folder, name).decode().splitlines()[1:]
 
 
-# Which rows are tried again, and how often -----------------------------------------------------------------------------
+# Which rows are tried again, and how often ----------------------------------------------------------------------------
 
 
 class Script:
@@ -152,7 +152,7 @@ def test_no_row_is_begun_again_after_a_failure():
 
 
 def needs(folder):
-    """A function of two units of memory in all, of which row n takes ``need``; the first large row waits for company."""
+    """A function of two units of memory in all, of which row n takes ``need``; a large row waits for company, once."""
     def function(n, need):
         mine = folder / f"{n}.inuse"
         mine.touch()
@@ -301,7 +301,8 @@ def test_cluster_equals_one_process(cluster, tmp_path):
         given_client = sweep.run("C", function, grid, folder=tmp_path, cluster=client)
         assert client.status == "running"  # it is not ours to close
         random_heads = sweep.run("R", EXPERIMENTS["random_heads"].function,
-                                 sweep.grid(n=[16], d_h=[1, 2], samples=[40], seed=[0]), folder=tmp_path, cluster=client)
+                                 sweep.grid(n=[16], d_h=[1, 2], samples=[40], seed=[0]), folder=tmp_path,
+                                 cluster=client)
     assert bytes_of(tmp_path) == bytes_of(tmp_path, "A") == bytes_of(tmp_path, "C")
     assert one.equals(address) and one.equals(given_client) and len(random_heads) == 2
 
@@ -322,7 +323,7 @@ def test_cluster_memory(cluster, tmp_path):
 
 def test_cluster_of_another_state_is_refused(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(_pools, "versions", lambda: {"attnrank": "0" * 64})
-    with pytest.raises(RuntimeError, match=r"for \{'n': 0\}: the worker has \{'attnrank': '[0-9a-f]{64}'.*this process"):
+    with pytest.raises(RuntimeError, match=r"for \{'n': 0\}: the worker has \{'attnrank': '.*this process"):
         sweep.run("T", lambda n: {"x": n}, sweep.grid(n=[0]), folder=tmp_path, cluster=cluster.address)
 
 
@@ -340,7 +341,7 @@ def test_bad_cluster(tmp_path):
 
 
 def test_killed_workers_and_drivers(cluster, driver, package, tmp_path):
-    """Three workers and two drivers are killed at random moments: no row is lost, none doubled, and none stored is lost.
+    """Three workers and two drivers are killed at random moments: no row is lost and none doubled.
 
     Dask gives up on a row when four workers have died with it, and a sweep then tries it alone: three cannot fail it.
     """

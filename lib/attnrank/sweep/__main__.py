@@ -75,7 +75,7 @@ def _list(name: str | None, folder: str | None) -> int:
 
 
 def _description(name: str, folder: str | None) -> str:
-    """One line: rows, seeds, date, device, wall time, versions, fingerprint, status, and whether the code has changed."""
+    """One line: rows, status, seeds, date, device, wall time, versions, fingerprint, whether the code has changed."""
     try:
         record = sweep.provenance(name, folder=folder)
     except ValueError as error:

@@ -1,8 +1,8 @@
 """Where rows are computed beside each other: processes of this machine (joblib's loky), or a cluster (Dask).
 
 A pool is entered and left as a context. ``submit`` begins a row, as many at once as ``capacity()`` says; ``wait``
-returns those that are finished, and ``outcome`` what came of one, a `LostWorker` if its worker died meanwhile. How often
-such a row is begun again, beside others and then alone, is ``again`` and ``again_alone``.
+returns those that are finished, and ``outcome`` what came of one, a `LostWorker` if its worker died meanwhile. Such a
+row is begun again ``again`` times beside others and then ``again_alone`` times alone.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Processes:
 class Cluster:
     """The workers of a Dask cluster, which come and go; its scheduler gives a lost worker's rows to others.
 
-    It calls a row failed when it has lost as many workers as Dask's configuration allows (four); then it is tried alone.
+    It gives a row up when as many workers died with it as Dask's configuration says (four); then it is tried alone.
     """
 
     again, again_alone = 0, 1
