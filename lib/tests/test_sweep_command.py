@@ -83,7 +83,7 @@ def test_failure_is_told_in_a_line(folder, monkeypatch, capsys):
     assert command.main(["half", "--folder", str(folder)]) == 1
     shown = capsys.readouterr()
     assert shown.out == "" and re.match(
-        r"error: sweep half-quick failed for \{'n': 2\}: .*\nsweep half-quick: 1 of 2 rows are stored in .*; run it again",
+        r"error: sweep half-quick failed for \{'n': 2\}: .*\nsweep half-quick: 1 of 2 rows are stored in .*; run it",
         shown.err)
     use(monkeypatch, function=lambda n: {"half": -1.0 if n == 1 else (_ for _ in ()).throw(KeyboardInterrupt)})
     (folder / "half-quick.csv").unlink(), (folder / "half-quick.json").unlink()

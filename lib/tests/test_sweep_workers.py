@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from attnrank import sweep
 from attnrank.experiments import EXPERIMENTS
-from attnrank.sweep import _pools, _provenance, _work
+from attnrank.sweep import _device, _pools, _provenance, _work
 from attnrank.sweep._work import LostWorker, Outcome, OutOfMemory
 
 # A driver: its function is defined in a script, as in a notebook, so that workers can only get its code, not its name.
@@ -201,6 +201,10 @@ def test_device(monkeypatch):
     for process, index in ((6, 0), (7, 1), (8, 2)):
         monkeypatch.setattr(os, "getpid", lambda number=process: number)
         assert sweep.device() == torch.device("cuda", index)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda where: f"card {where.index}")
+    for used, name in ((False, "cpu"), (True, "card 2")):  # the last process's
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda used=used: used)
+        assert _device.device_name() == name
 
 
 # Processes ------------------------------------------------------------------------------------------------------------

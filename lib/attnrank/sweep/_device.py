@@ -22,8 +22,10 @@ def device() -> torch.device:
 
 
 def device_name() -> str:
-    where = device()
-    return torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu"
+    """What this process has computed on so far: an accelerator only if it was used."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return torch.cuda.get_device_name(device())
+    return "cpu"
 
 
 def free_memory() -> None:

@@ -61,7 +61,7 @@ def versions() -> dict[str, str]:
 
 
 def environment(function: Callable) -> dict[str, str | None]:
-    """What a session's rows are computed with; the device is the accelerator that is available."""
+    """What a session's rows are computed with; its device is noted anew with each row."""
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "device": device_name(), "platform": f"{platform.system()} {platform.machine()}",
