@@ -312,7 +312,7 @@ _IMAGES = {"vocabulary": [0], "layer": [2]}
 
 EXPERIMENTS = {
     "layer_tables": Experiment(
-        "The layer tables of the first paper's rebuttal.",
+        "What do the layer tables of the first paper's rebuttal say?",
         layer_table_row,
         quick=grid(layer=[2], embed_dim=[32], head_dim=list(HEAD_DIMS)),
         paper=grid(layer=[2, 4], embed_dim=list(WIDTHS), head_dim=list(HEAD_DIMS)),
