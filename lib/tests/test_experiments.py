@@ -381,7 +381,7 @@ def test_every_row_has_a_cost(name):
 
 
 def test_counted_operations_are_those_of_pytorch():
-    settings = EXPERIMENTS["random_heads"].quick[:3]
+    settings = [setting for setting in EXPERIMENTS["random_heads"].quick if setting["d_h"] >= 64]
     for setting in settings:
         with FlopCounterMode(display=False) as counter:
             random_heads(**setting)
