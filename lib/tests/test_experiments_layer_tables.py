@@ -1,4 +1,4 @@
-"""experiments.layer_tables: the paper's numbers, distances, matrices of repeated tokens, encoders, the tables' functions."""
+"""experiments.layer_tables: the paper's numbers, distances, matrices of repeated tokens, heads and encoders."""
 
 import csv
 import math
@@ -7,12 +7,11 @@ from importlib import resources
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from attnrank import theory
 from attnrank.experiments import layer_tables as module
 from attnrank.models import Encoder, TransformerConfig, sinusoids
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 
 def seeded(seed=0):
@@ -27,7 +26,8 @@ def normal(*shape, seed=0):
 
 def test_layer_tables_are_the_file_of_the_package_number_by_number():
     table = module.layer_tables()
-    with resources.files("attnrank.experiments").joinpath("layer_tables.csv").open(encoding="utf-8", newline="") as file:
+    path = resources.files("attnrank.experiments").joinpath("layer_tables.csv")
+    with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(table) == 2 * len(module.WIDTHS) * len(module.HEAD_DIMS)
     for row in rows:
@@ -110,9 +110,12 @@ def test_advance_gives_masked_keys_no_weight():
 
 # Random heads
 
+AMOUNTS = {"repeated": 0.3, "zipf": 1.2, "padding": 0.7, "masked": 0.7, "directions": 4.0, "cosine": 0.5}
+
+
 @pytest.mark.parametrize("cause", module.CAUSES)
 def test_heads_have_as_many_tokens_as_asked(cause):
-    amount = {"repeated": 0.3, "zipf": 1.2, "padding": 0.7, "masked": 0.7, "directions": 4.0, "cosine": 0.5}.get(cause, 0.0)
+    amount = AMOUNTS.get(cause, 0.0)
     q, k, counts = module._heads(cause, amount, 60, 3, seeded())
     assert q.shape[-1] == k.shape[-1] == 3 and len(k) == len(counts)
     assert counts.sum() == (18 if cause == "masked" else 60)
@@ -135,7 +138,7 @@ def test_heads_do_what_their_causes_say():
 
 @pytest.mark.parametrize("cause", module.CAUSES)
 def test_layer_causes_keeps_below_the_cap_of_distinct_tokens(cause):
-    amount = {"repeated": 0.3, "zipf": 1.2, "padding": 0.7, "masked": 0.7, "directions": 4.0, "cosine": 0.5}.get(cause, 0.0)
+    amount = AMOUNTS.get(cause, 0.0)
     row = module.layer_causes(cause, amount, 32, 0.5, 1.0, 2, 0)
     values = [row[f"{kind}_{d}"] for kind in ("soft", "hard") for d in module.HEAD_DIMS]
     assert all(1 / 32 <= value <= row["distinct"] + 1e-12 for value in values)
@@ -159,7 +162,9 @@ def test_layer_causes_fits_the_tolerance():
     assert fitted < hard
 
 
-@pytest.mark.parametrize("change", [{"cause": "no cause"}, {"temperature": 0.0}, {"power": math.nan}, {"samples": 0}, {"seed": -1}])
+@pytest.mark.parametrize(
+    "change", [{"cause": "no cause"}, {"temperature": 0.0}, {"power": math.nan}, {"samples": 0}, {"seed": -1}]
+)
 def test_layer_causes_refuses_bad_input(change):
     arguments = {"cause": "none", "amount": 0.0, "n": 8, "power": 0.5, "temperature": 1.0, "samples": 1, "seed": 0}
     with pytest.raises(ValueError):
@@ -182,7 +187,9 @@ def test_distinct_share_counts_the_distinct_tokens():
     texts = module.text_tokens("docstrings", 40, 100)
     shares = [len(set(text)) / 40 for text in texts]
     row = module.distinct_share("docstrings", 40, 100)
-    assert row == {"texts": len(texts), "share_mean": pytest.approx(np.mean(shares)), "share_std": pytest.approx(np.std(shares, ddof=1))}
+    assert row["texts"] == len(texts)
+    assert row["share_mean"] == pytest.approx(np.mean(shares))
+    assert row["share_std"] == pytest.approx(np.std(shares, ddof=1))
 
 
 def test_chosen_texts_have_the_share_of_all():
@@ -238,7 +245,8 @@ def test_layer_encoders_ranks_grow_with_the_exponent_up_to_the_share_of_keys(pos
 def test_encoder_inputs_with_positions():
     config = TransformerConfig(16, 2, 3, depth=1, init="lecun")
     (_, plain), (_, placed) = (
-        module._encoder_inputs("docstrings", 40, 100, positions, config, 2, 0, seeded()) for positions in ("none", "sinusoidal")
+        module._encoder_inputs("docstrings", 40, 100, positions, config, 2, 0, seeded())
+        for positions in ("none", "sinusoidal")
     )
     text = module._chosen_texts("docstrings", 40, 100, 2)[0]
     x = placed[0][0] - sinusoids(40, 16)

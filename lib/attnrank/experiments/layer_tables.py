@@ -51,7 +51,7 @@ def layer_table_row(layer: int, embed_dim: int, head_dim: int) -> Setting:
 
 
 def scores_apart(curve: np.ndarray, rows: pd.DataFrame) -> np.ndarray:
-    """How far a curve of rank / n over ``HEAD_DIMS`` is from each row of the paper's table, in its standard deviations."""
+    """How far a curve of rank / n over ``HEAD_DIMS`` is from rows of the paper's table, in their deviations."""
     at = dict(zip(HEAD_DIMS, np.asarray(curve, dtype=float), strict=True))
     return (rows.head_dim.map(at).to_numpy() - rows.rank_mean.to_numpy()) / rows.rank_std.to_numpy()
 
@@ -67,8 +67,8 @@ def layer_causes(
     """Rank / n of random heads with one departure from orthonormal tokens, hard and soft, at each of ``HEAD_DIMS``.
 
     The softmax has temperature ``temperature * head_dim ** power``; queries and keys have entries of variance 1.
-    Causes and what their amount is: "none"; "repeated", each token is one of amount * n words, uniformly; "zipf", one of
-    20,000 words with probability proportional to (place in the list)^-amount; "padding", that share of the tokens is
+    Causes and what their amount is: "none"; "repeated", each token is one of amount * n words, uniformly; "zipf", one
+    of 20,000 words with probability proportional to (place in the list)^-amount; "padding", that share of the tokens is
     one padding token; "masked", that share of the tokens can be no key, but is a query; "directions", the tokens are
     i.i.d. Gaussian in so many directions; "cosine", of any two tokens; "tied", W_q = W_k; "unit_keys", keys brought to
     the length sqrt(head_dim); "causal", the mask.
@@ -105,13 +105,14 @@ def layer_encoders(
 
     Texts: the first n words, shorter ones filled up with a padding token; words that are not among the ``vocabulary``
     most frequent of the set are one and the same token; each token has a N(0, 1) vector of its own. ``sequences`` texts
-    are taken evenly from all texts in the order of their number of distinct tokens. ``positions``: "none", "sinusoidal",
-    or "masked padding": sinusoidal, and padding can be no key. Images: the Vision Transformer of chapter 07 on n patches,
-    ``vocabulary`` 0 and ``positions`` "none". The temperature is ``temperature * sqrt(head_dim)``.
+    are taken evenly from all texts in the order of their number of distinct tokens. ``positions``: "none",
+    "sinusoidal", or "masked padding": sinusoidal, and padding can be no key. Images: the Vision Transformer of chapter
+    07 on n patches, ``vocabulary`` 0 and ``positions`` "none". The temperature is ``temperature * sqrt(head_dim)``.
 
     ``hardmax`` is the hardmax rank / n; ``soft_e`` the share of singular values of the softmax that are at least
-    10^-(e/100) times the largest, ``soft_float32`` at least n 2^-23 times; ``sequence_std``
-    and ``head_std`` the standard deviation of ``soft_700`` over sequences and over heads; ``distinct`` the share of distinct tokens (of admitted keys where padding is masked).
+    10^-(e/100) times the largest, ``soft_float32`` at least n 2^-23 times; ``sequence_std`` and ``head_std`` the
+    standard deviation of ``soft_700`` over sequences and over heads; ``distinct`` the share of distinct tokens (of
+    admitted keys where padding is masked).
     """
     _check.choice("positions", positions, POSITIONS)
     layer = _check.integer("layer", layer, minimum=1)
