@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import special, stats
@@ -123,6 +124,21 @@ def test_the_interval_covers_the_slope_as_often_as_it_says():
         fit = growth.fit_growth("a + b log n", n, 50 + 3 * np.log(n) + rng.normal(size=10), 8)
         covered += fit.b_interval[0] <= 3 <= fit.b_interval[1]
     assert stats.binomtest(covered, 1000, 0.95).pvalue > FALSE_ALARM
+
+
+def test_pooled_seeds_are_one_row_of_all_samples():
+    rng, parts, rows = np.random.default_rng(3), [], []
+    for seed, samples in enumerate((2, 2, 7)):
+        parts.append(rng.normal(5, 2, samples))
+        rows.append({"n": 8, "d_h": 2, "samples": samples, "seed": seed, "rank_mean": parts[-1].mean(),
+                     "rank_standard_error": stats.sem(parts[-1])})  # fmt: skip
+    rows.append(rows[0] | {"n": 9})
+    pooled = growth.pool_seeds(pd.DataFrame(rows), ["n", "d_h"])
+    assert pooled.n.tolist() == [8, 9] and pooled.samples.tolist() == [11, 2]
+    together = np.concatenate(parts)
+    assert pooled.rank_mean[0] == pytest.approx(together.mean())
+    assert pooled.rank_standard_error[0] == pytest.approx(stats.sem(together))
+    assert pooled.rank_standard_error[1] == pytest.approx(stats.sem(parts[0]))
 
 
 def test_a_crossing_is_found_and_its_error_is_right():
