@@ -21,6 +21,7 @@ from attnrank.experiments import (
     layer_tables,
     real_tokens,
     row_costs,
+    speed,
     sweeps,
     synthetic,
     vision,
@@ -38,6 +39,7 @@ EXPERIMENTS: dict[str, Experiment] = (
     | almost_orthonormal.EXPERIMENTS
     | real_tokens.EXPERIMENTS
     | row_costs.EXPERIMENTS
+    | speed.EXPERIMENTS
     | beyond.EXPERIMENTS
     | formulas.EXPERIMENTS
     | sweeps.EXPERIMENTS

@@ -160,7 +160,9 @@ def _frobenius(x: Tensor) -> Tensor:
 
 def _columns_by_norm(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Squared norms of the columns, largest first; their order; and entry j: what columns j, j + 1, ... sum to."""
-    norms, order = a.square().sum(-2).sort(-1, descending=True)
+    together = _together(a)
+    norms = torch.cat([part.square().sum(-2) for part in a.split(together)])
+    norms, order = norms.sort(-1, descending=True)
     tails = norms.flip(-1).cumsum(-1).flip(-1) * (1 + 1e-9)  # raised above their rounding error
     return norms, order, torch.nn.functional.pad(tails, (0, 1))
 
@@ -168,8 +170,11 @@ def _columns_by_norm(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _groups(wanted: Tensor, kept: Tensor, a: Tensor) -> tuple[Tensor, ...]:
     """The wanted matrices in groups treated together, those with a like number of columns in one group."""
     members = wanted.nonzero().squeeze(-1)
-    entries = GPU_ENTRIES if a.is_cuda else CPU_ENTRIES
-    return members[kept[members].argsort()].split(max(1, entries // a[0].numel())) if len(members) else ()
+    return members[kept[members].argsort()].split(_together(a)) if len(members) else ()
+
+
+def _together(a: Tensor) -> int:
+    return max(1, (GPU_ENTRIES if a.is_cuda else CPU_ENTRIES) // a[0].numel())
 
 
 def _error_of_product(bound: Tensor, tol: Tensor, n: int) -> Tensor:

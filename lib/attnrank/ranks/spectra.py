@@ -9,11 +9,15 @@ from torch import Tensor
 from attnrank import _check
 from attnrank.ranks._inertia import count, count_relative
 
+#: Entries times smaller side up to which a batch is so little work that its SVD is as fast as counting.
+SMALL = 1 << 21
+
 
 def numerical_rank(a: Float[Tensor, "*batch n m"], tol: float, *, relative: bool = False) -> Int64[Tensor, "*batch"]:
     """Number of singular values of ``a`` that are at least ``tol`` (or ``tol`` times the largest).
 
-    The answer has the precision of a float64 SVD, most often without its cost: see :func:`certified_rank`.
+    The answer has the precision of a float64 SVD; large matrices are counted without one where that is certain, see
+    :func:`certified_rank`.
 
     Parameters
     ----------
@@ -32,6 +36,9 @@ def numerical_rank(a: Float[Tensor, "*batch n m"], tol: float, *, relative: bool
 
     Source: the first paper's rank(A, delta); chapter 01, "Numerical rank".
     """
+    tol = _check.real("tol", tol, minimum=0.0)
+    if _check.matrices("a", a).numel() * min(a.shape[-2:]) < SMALL:
+        return _count_by_svd(a, tol, relative)
     return certified_rank(a, tol, relative=relative)[0]
 
 

@@ -1,0 +1,12 @@
+"""Benchmarks: contestants timed side by side, in turns, on the machine at hand.
+
+    python -m attnrank.benchmarks
+
+measures everything and prints each ratio beside its bar, a missed bar as missed. What is timed is in
+:mod:`attnrank.benchmarks.contests`, which rows there are in :mod:`attnrank.experiments.speed`.
+"""
+
+from attnrank.benchmarks.contests import CONTESTS, Contest
+from attnrank.benchmarks.timing import Ratio, compare, extra_memory, interleaved, machine
+
+__all__ = ["CONTESTS", "Contest", "Ratio", "compare", "extra_memory", "interleaved", "machine"]

@@ -1,0 +1,107 @@
+"""Timing two routines side by side: in turns, after a first call that does not count, compared by their medians."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+#: The peak memory of the running process. On Linux ``ru_maxrss`` would also remember the process that started this one.
+PEAK = """
+def peak():
+    try:
+        with open("/proc/self/status") as status:
+            return next(1024 * int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+    except OSError:
+        pass
+    try:
+        import resource, sys
+    except ImportError:
+        return float("nan")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+"""
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Seconds of a contestant and of a baseline (medians), and how many times as long the baseline takes.
+
+    ``ratio`` is that of the medians, ``low`` and ``high`` the least and the largest of the rounds.
+    """
+
+    seconds: float
+    baseline_seconds: float
+    ratio: float
+    low: float
+    high: float
+
+
+def interleaved(
+    routines: Sequence[Callable[[], object]],
+    rounds: int,
+    *,
+    warm: bool = True,
+    clock: Callable[[], float] | None = None,
+) -> list[list[float]]:
+    """Seconds of each call: every round calls each routine once, the next round starts with the next routine.
+
+    A change of the machine's speed thus meets all routines alike. With ``warm`` each is called once before, so that
+    caches, thread pools and memory pools are as they will be.
+    """
+    clock = clock or _clock
+    if warm:
+        for routine in routines:
+            routine()
+    seconds: list[list[float]] = [[] for _ in routines]
+    for turn in range(rounds):
+        for place in range(len(routines)):
+            index = (turn + place) % len(routines)
+            start = clock()
+            routines[index]()
+            seconds[index].append(clock() - start)
+    return seconds
+
+
+def compare(seconds: Sequence[float], baseline: Sequence[float]) -> Ratio:
+    """The ratio of two routines timed in the same rounds."""
+    ratios = [b / s for s, b in zip(seconds, baseline, strict=True)]
+    median, against = statistics.median(seconds), statistics.median(baseline)
+    return Ratio(median, against, against / median, min(ratios), max(ratios))
+
+
+def extra_memory(code: str) -> float:
+    """Bytes by which the peak memory of a fresh Python process grows while it runs ``work()``, defined by ``code``.
+
+    NaN where the operating system does not say (Windows).
+    """
+    program = f"{PEAK}\n{code}\nbefore = peak()\nwork()\nprint(peak() - before)\n"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return float(result.stdout.split()[-1])
+
+
+def machine() -> str:
+    """The processor, its number of cores, and PyTorch's version: what a time depends on."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    return f"{_processor()}, {os.cpu_count()} cores, {gpu}, torch {torch.__version__}"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _clock() -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()

@@ -1,0 +1,193 @@
+"""The harness of the benchmarks, on fake clocks and tiny inputs: no test here depends on how fast anything is."""
+
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from attnrank import sweep
+from attnrank.benchmarks import CONTESTS, compare, extra_memory, interleaved, machine
+from attnrank.benchmarks.__main__ import line, main
+from attnrank.benchmarks.contests import TILE, one_hot_rank, queries_and_keys, tiled_product
+from attnrank.experiments import EXPERIMENTS, speed
+from attnrank.ranks import hardmax_rank
+
+
+class Machine:
+    """Routines that take a given time on a clock of its own, and a record of who was called."""
+
+    def __init__(self, slowing=1.0):
+        self.now, self.pace, self.slowing, self.calls = 0.0, 1.0, slowing, []
+
+    def routine(self, name, cost):
+        def work():
+            self.calls.append(name)
+            self.now += cost * self.pace
+            self.pace *= self.slowing
+
+        return work
+
+    def clock(self):
+        return self.now
+
+
+def test_routines_take_turns_and_the_first_calls_do_not_count():
+    machine = Machine()
+    routines = [machine.routine("a", 1.0), machine.routine("b", 3.0)]
+    assert interleaved(routines, 3, clock=machine.clock) == [[1.0] * 3, [3.0] * 3]
+    assert "".join(machine.calls) == "ab" + "ab" + "ba" + "ab"
+    machine.calls.clear()
+    interleaved(routines, 2, warm=False, clock=machine.clock)
+    assert "".join(machine.calls) == "ab" + "ba"
+
+
+def test_turns_cancel_a_drift_that_separate_runs_do_not():
+    machine = Machine(slowing=1.1)
+    turns = interleaved([machine.routine("a", 1.0), machine.routine("b", 2.0)], 8, warm=False, clock=machine.clock)
+    assert compare(*turns).ratio == pytest.approx(2.0, rel=0.06)
+    machine = Machine(slowing=1.1)
+    alone = [
+        interleaved([machine.routine(n, c)], 8, warm=False, clock=machine.clock)[0] for n, c in (("a", 1), ("b", 2))
+    ]
+    assert compare(*alone).ratio > 3
+
+
+def test_ratios_are_of_medians_with_the_spread_of_rounds():
+    ratio = compare([1.0, 2.0, 9.0], [4.0, 4.0, 9.0])
+    assert (ratio.seconds, ratio.baseline_seconds, ratio.ratio) == (2.0, 4.0, 2.0)
+    assert (ratio.low, ratio.high) == (1.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "bar", "expected"),
+    [
+        (4.0, ">= 4", "met"),
+        (3.999, ">= 4", "missed"),
+        (1.0, "<= 1", "met"),
+        (1.001, "<= 1", "missed"),
+        (0.1, "", "no bar"),
+    ],
+)
+def test_verdicts(ratio, bar, expected):
+    assert speed.verdict(ratio, bar) == expected
+
+
+def test_a_bar_must_be_readable():
+    with pytest.raises(ValueError, match="bar must be one of <=, >=; got '>'"):
+        speed.verdict(1.0, "> 4")
+
+
+def test_contestant_and_baseline_of_a_contest_answer_the_same_question():
+    q, k = queries_and_keys(40, 6, 3, "float64", "cpu")
+    assert hardmax_rank(q, k).tolist() == one_hot_rank(q, k).tolist()
+    for name, contest in CONTESTS.items():
+        if name == "product":
+            continue  # a floor, not an answer
+        contestant, baseline = contest.prepare(n=40, d_h=6, batch=3, dtype="float64", device="cpu")
+        answer, reference = contestant(), baseline()
+        if "spectrum" in name:
+            tol = 1e-3 * (reference[:, :1] if "relative" in name else 1.0)
+            reference = (reference >= tol).sum(-1)
+        assert answer.tolist() == reference.tolist(), name
+
+
+def test_the_tiled_product_computes_every_score_once(monkeypatch):
+    computed = []
+    mm = torch.mm
+    monkeypatch.setattr(torch, "mm", lambda a, b, out: computed.append(mm(a, b, out=out).clone()))
+    q, k = queries_and_keys(TILE[0] + 3, 2, 1, "float64", "cpu")
+    tiled_product(q, k)
+    assert torch.equal(torch.cat(computed), q[0] @ k[0].mT) or torch.allclose(torch.cat(computed), q[0] @ k[0].mT)
+
+
+def test_a_row_says_what_was_measured_and_leaves_the_threads_as_they_were():
+    threads = torch.get_num_threads()
+    row = speed.speed("one-hot", 16, 4, 2, "float32", 2, "cpu", ">= 1e9", 3)
+    assert torch.get_num_threads() == threads
+    assert row["seconds"] > 0 and row["low"] <= row["ratio"] <= row["high"] and row["machine"] == machine()
+    assert row["verdict"] == "missed" and " missed" in line(row | _setting("one-hot", ">= 1e9"))
+    rate = speed.roofline("automatic", 32, 4, "float32", 1, 3)
+    assert rate["rate"] == pytest.approx(2 * 32 * 32 * 4 / rate["seconds"] / 1e9) and rate["peak"] > 0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, so it is measured")
+@pytest.mark.parametrize("contest", ["one-hot", "memory", "spectrum"])
+def test_without_a_gpu_its_rows_say_so(contest):
+    row = speed.speed(contest, 16, 4, 2, "float32", 1, "cuda", ">= 10", 3)
+    assert row["verdict"] == "not measured" and row["seconds"] is row["ratio"] is None
+    assert "not measured here" in line(row | _setting(contest, ">= 10"))
+
+
+def test_an_unknown_contest_is_refused():
+    with pytest.raises(ValueError, match="contest must be one of dense, one-hot, product, .*; got 'race'"):
+        speed.speed("race", 16, 4, 2, "float32", 1, "cpu", "", 3)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the operating system does not say")
+def test_extra_memory_sees_what_a_process_takes_and_gives_back():
+    code = "def work():\n    block = bytearray({0})\n    block[::4096] = bytes(len(block[::4096]))\n    del block"
+    assert 60e6 < extra_memory(code.format(64 * 2**20)) < 100e6
+    assert extra_memory("def work():\n    pass") < 10e6
+
+
+def test_tables_of_times_are_marked_and_hold_every_bar():
+    assert EXPERIMENTS["speed"].timed and EXPERIMENTS["roofline"].timed
+    rows = EXPERIMENTS["speed"].paper
+    bars = {(row["contest"], row["n"], row["d_h"], row["device"], row["bar"]) for row in rows}
+    assert {
+        ("one-hot", 512, 64, "cpu", ">= 200"),
+        ("product", 16384, 64, "cpu", ">= 0.8"),
+        ("product", 131072, 64, "cpu", ">= 0.8"),
+        ("product", 131072, 8, "cpu", ">= 10"),
+        ("product", 131072, 16, "cpu", ">= 2"),
+        ("dense", 16384, 64, "cpu", ">= 0.952"),
+        ("memory", 262144, 8, "cpu", "<= 1"),
+        ("spectrum", 256, 8, "cpu", ">= 4"),
+        ("spectrum", 512, 64, "cpu", ">= 4"),
+        ("spectrum", 512, 64, "cuda", ">= 10"),
+    } <= bars
+    assert math.isclose(1 / 0.8, 1.25) and 1 / 0.952 < 1.0505  # as times: at most 1.25 of the floor, at most 5% more
+
+
+def test_the_command_measures_anew_and_prints_every_ratio(tmp_path, monkeypatch, capsys):
+    calls = []
+
+    def measured(**setting):
+        calls.append(setting)
+        return speed.speed(**setting | {"n": 16})
+
+    def rate(**setting):
+        return speed.roofline(**setting | {"n": 16})
+
+    for name, function in (("speed", measured), ("roofline", rate)):
+        experiment = EXPERIMENTS[name]
+        row = experiment.quick[:1]
+        monkeypatch.setitem(
+            speed.EXPERIMENTS, name, type(experiment)(experiment.question, function, row, row, timed=True)
+        )
+    for _ in range(2):
+        main(["--quick", "--folder", str(tmp_path)])
+        printed = capsys.readouterr().out
+        assert machine() in printed and "matrix_rank(one_hot(argmax))" in printed and "peak" in printed
+    assert len(calls) == 2
+    assert len(sweep.read("speed-quick", folder=tmp_path)) == 1
+
+
+def test_help_of_the_command():
+    result = subprocess.run([sys.executable, "-m", "attnrank.benchmarks", "--help"], capture_output=True, check=True)
+    assert b"--quick" in result.stdout
+
+
+def _setting(contest, bar):
+    return {
+        "contest": contest,
+        "n": 16,
+        "d_h": 4,
+        "batch": 2,
+        "dtype": "float32",
+        "threads": 1,
+        "device": "cpu",
+        "bar": bar,
+    }
