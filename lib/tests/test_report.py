@@ -1,4 +1,4 @@
-"""report: claims hold or fail as they should, the ledger keeps them, and the margins have their false-alarm rate."""
+"""report: claims hold or fail as they should, and the ledger keeps them."""
 
 import json
 import math
@@ -6,11 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from attnrank import report
 from attnrank.report import claims
@@ -149,32 +147,6 @@ def test_html_is_escaped():
 def test_bad_claims_are_named(change, message):
     with pytest.raises(ValueError, match=message):
         report.claim(**BASE | change)
-
-
-def test_normal_margin_is_a_bonferroni_quantile():
-    assert report.normal_margin(2.0, cases=3, false_alarm=0.01) == pytest.approx(2 * stats.norm.isf(0.01 / 3))
-
-
-def test_normal_margin_has_its_false_alarm_rate():
-    """At a rate of 5 % over 10 cases, 4000 experiments alarm in 4.9 % of cases; outside 3.2 .. 6.6 % once in a million."""
-    z = np.random.default_rng(0).standard_normal((4000, 10))
-    alarms = (z > report.normal_margin(1.0, cases=10, false_alarm=0.05)).any(1).mean()
-    rate = 1 - 0.995**10
-    assert abs(alarms - rate) < 4.9 * math.sqrt(rate * (1 - rate) / 4000)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"standard_error": -1.0}, "standard_error must be finite"),
-        ({"standard_error": math.nan}, "standard_error must be finite"),
-        ({"standard_error": 1.0, "cases": 0}, "cases must be at least 1"),
-        ({"standard_error": 1.0, "false_alarm": 0.0}, "false_alarm must be greater than 0"),
-    ],
-)
-def test_bad_margins_are_named(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        report.normal_margin(**arguments)
 
 
 def test_figures_are_drawn_in_the_books_style():

@@ -9,7 +9,6 @@ from attnrank.report.claims import (
     claim,
     comparison,
     control_comparison,
-    normal_margin,
     read_ledger,
 )
 from attnrank.report.figures import (
@@ -36,7 +35,6 @@ __all__ = [
     "draw_band",
     "draw_ceiling",
     "label_line",
-    "normal_margin",
     "read_ledger",
     "sequence_colours",
     "setup",

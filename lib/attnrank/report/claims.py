@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from attnrank import _check
 from attnrank.sweep import results_folder
@@ -117,34 +116,6 @@ def claim(
     )  # fmt: skip
     _write_ledger(row)
     return row
-
-
-def normal_margin(standard_error: ArrayLike, *, cases: int = 1, false_alarm: float = 1e-6) -> np.ndarray:
-    """Margin for means of many samples: one-sided normal quantile times the standard error, Bonferroni over cases.
-
-    If every case satisfies its bound exactly, the chance that any mean exceeds its bound by more than the margin is at
-    most ``false_alarm``, as far as the means are normal.
-
-    Parameters
-    ----------
-    standard_error : standard errors >= 0 of the means, any shape.
-    cases : number of comparisons made, >= 1.
-    false_alarm : in (0, 1).
-
-    Returns
-    -------
-    array of the shape of ``standard_error``.
-
-    Raises
-    ------
-    ValueError : a negative or non-finite standard error, cases < 1, false_alarm out of its range.
-    """
-    error = np.asarray(standard_error, dtype=float)
-    if not np.isfinite(error).all() or (error < 0).any():
-        raise ValueError(f"standard_error must be finite and at least 0, got {standard_error!r}")
-    cases = _check.integer("cases", cases, minimum=1)
-    false_alarm = _check.real("false_alarm", false_alarm, above=0.0, maximum=0.5)
-    return stats.norm.isf(false_alarm / cases) * error
 
 
 def read_ledger(folder: str | Path | None = None) -> list[dict[str, str]]:
