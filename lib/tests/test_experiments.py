@@ -334,7 +334,7 @@ def test_published_rows_are_computed_again(published):
     assert verdict.failure is None, verdict.failure
     if not verdict.compared:
         pytest.skip(str(verdict))
-    assert verdict.compared == min(5, verdict.drawable)
+    assert 1 <= verdict.compared <= min(5, verdict.drawable)
 
 
 def other(value):

@@ -193,8 +193,10 @@ def test_rows_that_cannot_be_drawn(folder, monkeypatch, capsys):
     record = json.loads((folder / "half.json").read_text(encoding="utf-8"))
     record["sessions"][0]["row_seconds"] = 800.0
     (folder / "half.json").write_text(json.dumps(record), encoding="utf-8")
-    verdict = verify("half", HALF, seconds=5, generator=generator(), folder=folder)
-    assert str(verdict).endswith("every row takes more than 5 s")
+    verdict = verify("half", HALF, seconds=9, generator=generator(), folder=folder)
+    assert str(verdict).endswith("every row takes more than 90 s")
+    verdict = verify("half", HALF, seconds=11, generator=generator(), folder=folder)  # a row takes 100 s: one of them
+    assert verdict.failure is None and (verdict.compared, verdict.drawable) == (1, 8)
     assert verify("half", HALF, seconds=101, generator=generator(), folder=folder).compared == 5
 
 

@@ -21,8 +21,8 @@ REPEATS = 3
 def row_costs(kind: str, n: int, d_h: int, samples: int, seed: int) -> Setting:
     """Processor seconds of a row of this kind, the least of three, and the operations of its matrix products.
 
-    The kinds: "hardmax", a row of random_heads; "softmax", one of softmax_phase (spectra); "encoder", one of
-    random_encoders (4 heads of width 128, 8 layers); "product", nothing but ``samples`` float64 products of (n, d_h) with
+    The kinds: "hardmax", a row of random_heads; "softmax", one of softmax_phase (spectra); "encoder", one of the table
+    random_encoders (4 heads, width 128, 8 layers); "product", only ``samples`` float64 products of (n, d_h) with
     (d_h, n). Processor time is that of this process on its one thread: what others do on the machine hardly enters.
     A multiplication and an addition are two operations, as PyTorch counts them; decompositions are not counted.
     """
