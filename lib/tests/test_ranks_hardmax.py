@@ -1,21 +1,31 @@
-"""hardmax_rank against full score matrices."""
+"""hardmax_rank against full score matrices, and against rational arithmetic where rounding would decide otherwise."""
 
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from attnrank import hardmax_rank
+from attnrank.ranks import _dense, _exact, _pruned, _rounding, _search, _small, _ties, hardmax
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnrank import hardmax_rank, singular_values
-from attnrank.ranks import hardmax
-
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-TILES = [1, 2, 3, 7, 10**6, None]
+TILES = [1, 7, 10**6, None]
+PATHS = ["small", "dense", "pruned"]
+
+
+def force(monkeypatch, path, keys=5):
+    """Send matrices of any size down one path; ``keys`` is the number of keys of a tile of the pruned path."""
+    if path != "small":
+        monkeypatch.setattr(hardmax, "MODERATE", (1.0, 0.0))
+    if path == "pruned":
+        monkeypatch.setattr(hardmax, "SMALL", 0)
+        monkeypatch.setattr(_pruned, "KEYS", keys)
 
 
 def draw(seed, *shape, dtype=torch.float64):
@@ -26,6 +36,19 @@ def integers(seed, *shape, size=2):
     """Small whole numbers: products and sums are exact in every precision and order, and scores tie often."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(-size, size + 1, shape, generator=generator).double()
+
+
+def last_bits(seed, x, size=1):
+    """``x`` with up to ``size`` units in the last place added or taken away at random."""
+    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
+    change = torch.randint(-size, size + 1, x.shape, generator=torch.Generator().manual_seed(seed))
+    return torch.where(x == 0, x, (x.view(integer) + change.to(integer)).view(x.dtype))
+
+
+def nearly_tied(seed, n, m, d_h, dtype):
+    """Queries, and keys that differ from one another in the last bits only."""
+    key = draw(seed, 1, d_h, dtype=dtype).expand(m, d_h).contiguous()
+    return draw(seed + 1, n, d_h, dtype=dtype), last_bits(seed + 2, key)
 
 
 def chosen_keys(q, k, causal=False):
@@ -42,14 +65,33 @@ def reference_rank(q, k, causal=False):
     return torch.tensor(counts).reshape(best.shape[:-1])
 
 
+def exact_rank(q, k, causal=False):
+    """The rank of one matrix in rational arithmetic."""
+    rational = np.vectorize(Fraction, otypes=[object])
+    scores = rational(q.double().numpy()) @ rational(k.double().numpy()).T
+    return len({row[: i + 1 if causal else None].argmax() for i, row in enumerate(scores)})
+
+
 @pytest.mark.parametrize("tile", TILES)
-@pytest.mark.parametrize("batch", [(), (1,), (3,), (2, 3), (2, 1, 3)])
-@pytest.mark.parametrize(("n", "m", "d_h"), [(1, 1, 1), (1, 9, 3), (9, 1, 3), (20, 20, 1), (20, 33, 4), (33, 20, 50)])
+@pytest.mark.parametrize("batch", [(), (1,), (3,), (2, 1, 3)])
+@pytest.mark.parametrize(("n", "m", "d_h"), [(1, 1, 1), (1, 9, 3), (9, 1, 3), (20, 20, 1), (15, 33, 4), (33, 15, 50)])
 def test_hardmax_rank_counts_the_distinct_argmax_columns(batch, n, m, d_h, tile):
     q, k = draw(1, *batch, n, d_h), draw(2, *batch, m, d_h)
     counted = hardmax_rank(q, k, tile=tile)
     assert counted.dtype == torch.int64 and counted.shape == batch
     assert torch.equal(counted, reference_rank(q, k))
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    ("n", "m", "d_h"), [(1, 1, 1), (9, 70, 3), (70, 9, 3), (80, 90, 1), (300, 400, 2), (300, 400, 9)]
+)
+def test_every_path_counts_the_distinct_argmax_columns(monkeypatch, path, n, m, d_h):
+    force(monkeypatch, path, keys=40)
+    for dtype in DTYPES:
+        q, k = draw(1, 2, n, d_h, dtype=dtype), draw(2, 2, m, d_h, dtype=dtype)
+        q[:, n // 2] = 0.0
+        assert torch.equal(hardmax_rank(q, k), reference_rank(q, k))
 
 
 @pytest.mark.parametrize("tile", TILES)
@@ -73,11 +115,135 @@ def test_hardmax_rank_is_the_rank_of_the_one_hot_matrix(causal):
 
 
 @pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_half_precision_is_scored_in_float32(dtype, causal):
-    # The inputs are converted exactly. The seeds leave no pair of scores within float32 rounding of each other.
-    q, k = draw(7, 6, 40, 8, dtype=dtype), draw(8, 6, 40, 8, dtype=dtype)
-    assert torch.equal(hardmax_rank(q, k, causal=causal), reference_rank(q, k, causal))
+def test_the_exact_argmax_decides_between_keys_that_differ_in_the_last_bits(monkeypatch, dtype, path, causal):
+    force(monkeypatch, path)
+    counted, expected, rounded = [], [], []
+    for seed in range(0, 50, 5):
+        q, k = nearly_tied(seed, 12, 12, 3, dtype)
+        counted.append(hardmax_rank(q, k, causal=causal).item())
+        expected.append(exact_rank(q, k, causal))
+        scores = q @ k.T
+        if causal:
+            scores = scores.masked_fill(torch.ones(12, 12).triu(1).bool(), -torch.inf)
+        rounded.append(len(scores.argmax(-1).unique()))
+    assert counted == expected
+    assert rounded != expected  # negative control: the argmax of rounded scores
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_queries_orthogonal_to_differences_of_keys_up_to_rounding(monkeypatch, dtype, path):
+    force(monkeypatch, path)
+    counted, expected = [], []
+    for seed in range(6):
+        q, k = draw(seed, 10, 4), draw(seed + 100, 16, 4)
+        q -= (q * k[:1]).sum(-1, keepdim=True) / k[0].square().sum() * k[:1]
+        k = torch.cat([k[1:2] + 10 * k[:1], k[1:2] - 3 * k[:1], k[1:2] + k[:1] * draw(seed + 7, 9, 1)])
+        q, k = q.to(dtype), k.to(dtype)
+        counted.append(hardmax_rank(q, k).item())
+        expected.append(exact_rank(q, k))
+    assert counted == expected
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_numbers_of_all_sizes_subnormal_ones_too(monkeypatch, dtype, path):
+    force(monkeypatch, path)
+    smallest = {torch.float32: -149, torch.float64: -1074}[dtype]
+    largest = {torch.float32: 60, torch.float64: 500}[dtype]
+    counted, expected = [], []
+    for seed in range(12):
+        generator = torch.Generator().manual_seed(seed)
+        size = torch.randint(smallest, largest if seed % 2 else smallest + 8, (26, 2), generator=generator)
+        x = torch.from_numpy(np.ldexp(draw(seed, 26, 2).numpy(), size.numpy())).to(dtype)
+        q, k = x[:12], torch.cat([x[12:], last_bits(seed, x[18:])])
+        counted.append(hardmax_rank(q, k).item())
+        expected.append(exact_rank(q, k))
+    assert counted == expected
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    data=st.data(),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    shape=st.tuples(st.integers(1, 6), st.integers(1, 8), st.integers(1, 3)),
+    path=st.sampled_from(PATHS),
+    causal=st.booleans(),
+)
+def test_hardmax_rank_is_that_of_rational_arithmetic(data, dtype, shape, path, causal):
+    n, m, d_h = shape
+    width = {torch.float32: 32, torch.float64: 64}[dtype]
+    limit = {torch.float32: 2.0**60, torch.float64: 2.0**500}[dtype]
+    pool = st.floats(-limit, limit, width=width) | st.sampled_from([0.0, -0.0, 1.0, 1 + 2.0**-23, -1.0, 0.5])
+    numbers = data.draw(st.lists(pool, min_size=(n + m) * d_h, max_size=(n + m) * d_h))
+    x = torch.tensor(numbers, dtype=dtype).view(n + m, d_h)
+    q, k = x[:n], x[n:]
+    if causal:
+        q, k = q[: min(n, m)], k[: min(n, m)]
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        force(monkeypatch, path)
+        assert hardmax_rank(q, k, causal=causal) == exact_rank(q, k, causal)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    data=st.data(),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    shape=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+)
+def test_signs_of_differences_of_scores(data, dtype, shape):
+    width, limit = {torch.float32: (32, 2.0**60), torch.float64: (64, 2.0**500)}[dtype]
+    pool = st.floats(-limit, limit, width=width) | st.sampled_from([0.0, 1.0, 1 + 2.0**-23, 1 - 2.0**-24, 3.0])
+    size = 3 * shape[0] * shape[1]
+    numbers = torch.tensor(data.draw(st.lists(pool, min_size=size, max_size=size)), dtype=dtype)
+    q, a, b = numbers.view(3, *shape)
+    b = torch.where(draw(data.draw(st.integers(0, 99)), *shape) > 0, a, b)
+    expected = [
+        sum(Fraction(x) * (Fraction(y) - Fraction(z)) for x, y, z in zip(*rows, strict=True))
+        for rows in zip(q.tolist(), a.tolist(), b.tolist(), strict=True)
+    ]
+    assert _exact.sign_of_difference(q, a, b).tolist() == [(value > 0) - (value < 0) for value in expected]
+
+
+@pytest.mark.parametrize("d_h", [1, 3, 64, 300])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rounding_errors_stay_within_their_bounds(dtype, d_h):
+    q, k = draw(20, 200, d_h, dtype=dtype), (5 + draw(21, 200, d_h)).to(dtype)
+    k[::2] *= 2.0**-12
+    frame = _rounding.Frame.of(k)
+    x, y = _rounding.scaled_queries(q), frame(k)
+    bound = _rounding.score_error(d_h, _rounding.norms(x), _rounding.norms(y).amax())
+    scale = _rounding.power_of_two(q.abs().amax(-1, keepdim=True).to(frame.scale.dtype)).double()
+    exact = (q.double() * scale) @ (k.double() * frame.scale.double() - frame.centre.double()).T
+    error = ((x @ y.T).double() - exact).abs().amax(-1)
+    assert (error <= bound).all()
+    assert (error > bound / 1000).any()  # the bound is not idle
+    assert (error > 0).any()
+
+
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_a_lower_matmul_precision_does_not_change_the_rank(monkeypatch, precision):
+    q, k = draw(22, 2, 300, 64, dtype=torch.float32), draw(23, 2, 300, 64, dtype=torch.float32)
+    expected = hardmax_rank(q, k)
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision(precision)
+        for path in PATHS:
+            force(monkeypatch, path, keys=64)
+            assert torch.equal(hardmax_rank(q, k), expected)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_autocast_does_not_change_the_rank():
+    q, k = draw(24, 2, 200, 8, dtype=torch.float32), draw(25, 2, 200, 8, dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        counted = hardmax_rank(q, k)
+        rounded = torch.stack([a.unique().new_tensor(len(a.unique())) for a in (q @ k.mT).argmax(-1)])
+    assert torch.equal(counted, reference_rank(q, k))
+    assert not torch.equal(counted, rounded)
 
 
 def test_float16_scores_beyond_its_range_do_not_overflow():
@@ -90,7 +256,7 @@ def test_float16_scores_beyond_its_range_do_not_overflow():
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_exact_ties_go_to_the_first_key(dtype, causal, tile):
-    q, k = integers(9, 8, 30, 3, size=1).to(dtype), integers(10, 8, 30, 3, size=2).to(dtype)
+    q, k = integers(9, 6, 30, 3, size=1).to(dtype), integers(10, 6, 30, 3, size=2).to(dtype)
     assert torch.equal(hardmax_rank(q, k, causal=causal, tile=tile), reference_rank(q, k, causal))
 
 
@@ -104,14 +270,95 @@ def test_ties_decide_ranks_that_differ_when_they_go_to_the_last_key():
     shape=st.tuples(st.integers(1, 3), st.integers(1, 12), st.integers(1, 12), st.integers(1, 4)),
     tile=st.integers(1, 13),
     seed=st.integers(0, 2**32 - 1),
+    path=st.sampled_from(PATHS),
 )
-def test_hardmax_rank_of_tied_integer_scores(shape, tile, seed):
+def test_hardmax_rank_of_tied_integer_scores(shape, tile, seed, path):
     batch, n, m, d_h = shape
     q, k = integers(seed, batch, n, d_h, size=1), integers(seed + 1, batch, m, d_h, size=1)
-    assert torch.equal(hardmax_rank(q, k, tile=tile), reference_rank(q, k))
-    if n <= m:
-        counted = hardmax_rank(q, k[:, :n], causal=True, tile=tile)
-        assert torch.equal(counted, reference_rank(q, k[:, :n], causal=True))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        force(monkeypatch, path)
+        for size in (tile, None):
+            assert torch.equal(hardmax_rank(q, k, tile=size), reference_rank(q, k))
+            if n <= m:
+                counted = hardmax_rank(q, k[:, :n], causal=True, tile=size)
+                assert torch.equal(counted, reference_rank(q, k[:, :n], causal=True))
+
+
+STRUCTURES = {
+    "one key again and again": lambda: (draw(60, 200, 5), draw(61, 1, 5).expand(200, 5).contiguous()),
+    "repeated words": lambda: (draw(62, 200, 5), draw(63, 30, 5)[torch.arange(200) * 7 % 30]),
+    "small integers": lambda: (integers(64, 200, 3), integers(65, 200, 3)),
+    "signs": lambda: (integers(66, 200, 6, size=1).sign() + 0.0, integers(67, 200, 6, size=1).sign()),
+    "one-hot queries, binary keys": lambda: (
+        torch.eye(9).double()[torch.arange(200) % 9],
+        integers(68, 200, 9).gt(0).double(),
+    ),
+    "one-hot": lambda: (torch.eye(200).double(), torch.eye(200).double()),
+    "zero queries": lambda: (torch.zeros(200, 4).double(), draw(69, 200, 4)),
+    "zero keys": lambda: (draw(70, 200, 4), torch.zeros(200, 4).double()),
+    "one dimension": lambda: (draw(71, 200, 1), draw(72, 200, 1)),
+    "sparse": lambda: (
+        draw(73, 200, 8) * integers(74, 200, 8, size=1),
+        draw(75, 200, 8) * integers(76, 200, 8, size=1),
+    ),
+    "nearly the same": lambda: nearly_tied(77, 200, 200, 4, torch.float64),
+    "on a circle": lambda: (
+        torch.nn.functional.normalize(draw(78, 200, 2)),
+        torch.nn.functional.normalize(draw(79, 200, 2)),
+    ),
+}
+
+
+@pytest.mark.parametrize("pairs", [1, 300, 1 << 20])
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_structured_inputs_on_every_path(monkeypatch, structure, path, pairs):
+    # Few pairs may be held: they are thinned out early, and the pruned path looks for repeated keys and for integers.
+    force(monkeypatch, path, keys=30)
+    monkeypatch.setattr(_search, "PAIRS", pairs)
+    q, k = (x.contiguous() for x in STRUCTURES[structure]())
+    if structure == "nearly the same":
+        expected = exact_rank(q, k)
+    else:
+        expected = len(np.unique(repeated_first(k)[chosen_keys(q, k)]))
+    assert hardmax_rank(q, k) == expected
+
+
+def repeated_first(k):
+    """For every key the first key that equals it, numpy."""
+    return (k[:, None] == k).all(-1).int().argmax(-1).numpy()
+
+
+def test_the_pruned_path_leaves_out_repeated_keys_and_rounding_when_ties_are_many(monkeypatch):
+    force(monkeypatch, "pruned", keys=30)
+    monkeypatch.setattr(_search, "PAIRS", 300)
+    called = []
+    for name in ("distinct_rows", "without_rounding", "first_best_keys"):
+        honest = getattr(_pruned, name)
+        monkeypatch.setattr(_pruned, name, lambda *x, f=honest, name=name: (called.append(name), f(*x))[1])
+    q, k = STRUCTURES["repeated words"]()
+    hardmax_rank(q, k)
+    assert called == [] or called == ["distinct_rows"]
+    called.clear()
+    hardmax_rank(*STRUCTURES["one key again and again"]())
+    assert called == ["distinct_rows"]
+    called.clear()
+    hardmax_rank(*STRUCTURES["one-hot queries, binary keys"]())
+    assert called == ["distinct_rows", "without_rounding", "first_best_keys"]
+    called.clear()
+    hardmax_rank(draw(1, 300, 4), draw(2, 300, 4))
+    assert called == []
+
+
+def test_rows_without_their_repetitions():
+    k = torch.tensor([[0.0, 1.0], [2.0, 1.0], [-0.0, 1.0], [1.0, -0.0], [1.0, 0.0], [2.0, 1.0], [0.0, 1.5]])
+    assert _ties.distinct_rows(k).tolist() == [0, 1, 3, 6]
+
+
+def test_when_products_are_exact():
+    whole = integers(80, 50, 16, size=1000)
+    assert _ties.without_rounding(whole, whole * 2.0**-30) and _ties.without_rounding(whole.float(), whole.float())
+    assert not _ties.without_rounding(whole, draw(81, 50, 16)) and not _ties.without_rounding(draw(81, 50, 16), whole)
 
 
 def repeated_rows(seed, n, m, d_h, words, dtype):
@@ -122,7 +369,7 @@ def repeated_rows(seed, n, m, d_h, words, dtype):
     return draw(seed + 1, n, d_h, dtype=dtype), draw(seed + 2, words, d_h, dtype=dtype)[place], first
 
 
-@pytest.mark.parametrize("tile", TILES)
+@pytest.mark.parametrize("tile", [7, None])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_repeated_keys_count_as_the_first_of_them_whatever_rounding_does(dtype, causal, tile):
@@ -135,7 +382,7 @@ def test_repeated_keys_count_as_the_first_of_them_whatever_rounding_does(dtype, 
     assert counted == expected
 
 
-@pytest.mark.parametrize("tile", [1, 3, 31, None])
+@pytest.mark.parametrize("tile", [3, 31, None])
 def test_repeated_keys_in_a_batch(tile):
     drawn = [repeated_rows(seed, 60, 70, 24, 20, torch.float32) for seed in range(6)]
     q, k = torch.stack([d[0] for d in drawn]), torch.stack([d[1] for d in drawn])
@@ -147,79 +394,65 @@ def test_repeated_keys_in_a_batch(tile):
 @pytest.mark.parametrize("causal", [False, True])
 def test_keys_that_differ_in_the_sign_of_zero_are_equal(causal):
     k = torch.tensor([[0.0, 1.0], [-0.0, 1.0], [1.0, -0.0], [1.0, 0.0], [-0.0, 1.0]])
-    first = hardmax._first_equal_row(k[None])
-    assert first.tolist() == [[0, 0, 2, 2, 0]]
     assert hardmax_rank(torch.tensor([[0.3, 1.0]] * 5), k, causal=causal) == 1
 
 
-def collide(monkeypatch, modulus):
-    """Make rows collide: with modulus 1 all hashes are equal."""
-    honest = hardmax._row_hashes
-    monkeypatch.setattr(hardmax, "_row_hashes", lambda k: honest(k) % modulus)
-
-
-@pytest.mark.parametrize("modulus", [1, 2, 5])
-def test_the_first_equal_row_is_found_under_collisions(monkeypatch, modulus):
-    collide(monkeypatch, modulus)
-    k = torch.tensor([[1.0], [2.0], [2.0], [3.0], [1.0], [3.0], [2.0], [4.0]])  # A B B C A C B D
-    assert hardmax._first_equal_row(k[None]).tolist() == [[0, 1, 1, 3, 0, 3, 1, 7]]
-    k = integers(11, 5, 40, 2, size=1)
-    expected = (k[:, :, None] == k[:, None]).all(-1).int().argmax(-1)
-    assert torch.equal(hardmax._first_equal_row(k), expected)
-
-
-@pytest.mark.parametrize("modulus", [1, 7])
-def test_repeated_keys_count_once_under_collisions(monkeypatch, modulus):
-    q, k, _ = repeated_rows(12, 80, 60, 24, 15, torch.float32)
-    expected = hardmax_rank(q, k)
-    collide(monkeypatch, modulus)
-    assert hardmax_rank(q, k, tile=7) == expected <= 15
-
-
-def test_hashes_of_random_rows_are_distinct_and_of_equal_rows_equal():
-    for dtype in (torch.float32, torch.float64):
-        k = draw(13, 3, 1000, 2, dtype=dtype).round(decimals=1)
-        hashes = hardmax._row_hashes(k)
-        for rows, codes in zip(k, hashes, strict=True):
-            pairs = torch.cat([rows, codes[:, None]], 1)
-            assert len(rows.unique(dim=0)) == len(codes.unique()) == len(pairs.unique(dim=0)) < 1000
-
-
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_threads_do_not_change_the_rank(dtype):
-    q, k = draw(14, 3, 600, 16, dtype=dtype), draw(15, 3, 600, 16, dtype=dtype)
+def test_threads_tiles_and_batches_do_not_change_the_rank(monkeypatch, dtype, path):
+    # Among these scores are some that rounding orders by the tile and the number of threads.
+    q, k = draw(14, 3, 300, 16, dtype=dtype), draw(15, 3, 200, 16, dtype=dtype)
+    k = torch.cat([k, last_bits(16, k)], 1)
     threads, counted = torch.get_num_threads(), []
     try:
         for number in (1, 2):
             torch.set_num_threads(number)
-            counted.append(hardmax_rank(q, k, tile=100).tolist())
+            for keys in (37, 512):
+                force(monkeypatch, path, keys=keys)
+                for tile in (None, 150):
+                    counted.append(hardmax_rank(q, k, tile=tile).tolist())
+                counted.append([hardmax_rank(*pair).item() for pair in zip(q, k, strict=True)])
     finally:
         torch.set_num_threads(threads)
-    assert counted[0] == counted[1] == reference_rank(q, k).tolist()
+    assert all(ranks == counted[0] for ranks in counted)
 
 
 @pytest.mark.parametrize("budget", [1, 100, 1000])
-def test_the_budget_of_scores_does_not_change_the_rank(monkeypatch, budget):
-    # It decides how many matrices go through together, the shape of the tiles and the slices of the hashes.
-    monkeypatch.setattr(hardmax, "TILE_SCORES", budget)
-    for causal in (False, True):
-        q, k = integers(52, 7, 2, 12, 3), integers(53, 7, 2, 12, 3)
-        assert torch.equal(hardmax_rank(q, k, causal=causal), reference_rank(q, k, causal))
-        assert torch.equal(hardmax_rank(q, k, causal=causal, tile=5), reference_rank(q, k, causal))
+def test_the_number_of_scores_held_at_once_does_not_change_the_rank(monkeypatch, budget):
+    # It decides how many matrices go through together, and the shape of the tiles.
+    monkeypatch.setattr(_dense, "TILE_SCORES", budget)
+    monkeypatch.setattr(_small, "SCORES", budget)
+    for path in PATHS:
+        force(monkeypatch, path, keys=1)
+        for causal in (False, True):
+            q, k = integers(52, 7, 2, 12, 3), integers(53, 7, 2, 12, 3)
+            assert torch.equal(hardmax_rank(q, k, causal=causal), reference_rank(q, k, causal))
+            assert torch.equal(hardmax_rank(q, k, causal=causal, tile=5), reference_rank(q, k, causal))
+
+
+@pytest.mark.parametrize("queries", [1, 30])
+def test_the_number_of_queries_searched_together_does_not_change_the_rank(monkeypatch, queries):
+    force(monkeypatch, "pruned", keys=16)
+    monkeypatch.setattr(_pruned, "QUERIES", queries)
+    q, k = draw(54, 70, 3), draw(55, 90, 3)
+    assert hardmax_rank(q, k) == reference_rank(q, k)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_gpu_gives_the_same_ranks(dtype):
-    q, k = integers(54, 5, 300, 4, size=3).to(dtype), integers(55, 5, 300, 4, size=3).to(dtype)
-    for options in ({}, {"causal": True}, {"tile": 70}, {"causal": True, "tile": 70}):
-        counted = hardmax_rank(q.cuda(), k.cuda(), **options)
-        assert counted.is_cuda and torch.equal(counted.cpu(), hardmax_rank(q, k, **options))
-    for name in ("nilpotent", "product", "repeated rows", "huge", "tiny", "one-hot", "zero"):
-        a = torch.tensor(MATRICES[name])
-        assert numerical_rank(a.cuda(), 1e-9, relative=True).item() == numerical_rank(a, 1e-9, relative=True)
-        assert stable_rank(a.cuda()).item() == pytest.approx(stable_rank(a).item(), rel=1e-9)
-        assert effective_rank(a.cuda()).item() == pytest.approx(effective_rank(a).item(), rel=1e-9)
+def test_a_gpu_gives_the_same_ranks(monkeypatch, dtype, path):
+    for q, k in (
+        (integers(54, 5, 300, 4, size=3).to(dtype), integers(55, 5, 300, 4, size=3).to(dtype)),
+        [x.expand(2, -1, -1) for x in nearly_tied(56, 300, 300, 4, dtype)],
+        (draw(57, 2, 1500, 16, dtype=dtype), draw(58, 2, 1500, 16, dtype=dtype)),
+    ):
+        for options in ({}, {"causal": True}, {"tile": 70}, {"causal": True, "tile": 70}):
+            expected = hardmax_rank(q, k, **options)
+            with monkeypatch.context() as patch:
+                force(patch, path, keys=70)
+                counted = hardmax_rank(q.cuda(), k.cuda(), **options)
+            assert counted.is_cuda and torch.equal(counted.cpu(), expected)
 
 
 @pytest.mark.parametrize("tile", [1, 2, None])
@@ -247,13 +480,23 @@ def test_a_masked_score_that_overflows_does_no_harm(tile):
         hardmax_rank(q, k, tile=tile)
 
 
+def test_overflow_does_not_depend_on_the_order_of_summation():
+    q = torch.full((1, 3), 1e19, dtype=torch.float32)
+    for terms in ([2e19, -2e19, 2e19], [2e19, 2e19, -2e19], [-2e19, 2e19, 2e19]):
+        with pytest.raises(ValueError, match="q and k must have finite scores"):
+            hardmax_rank(q, torch.tensor([terms]))
+    assert hardmax_rank(q, torch.tensor([[2e19, -2e19, 1e19]])) == 1
+
+
 def test_gradients_are_neither_needed_nor_kept():
     q, k = draw(16, 9, 3).requires_grad_(), draw(17, 9, 3).requires_grad_()
     assert torch.equal(hardmax_rank(q, k), reference_rank(q.detach(), k.detach()))
     assert not hardmax_rank(q, k).requires_grad
 
 
-def test_strided_input():
+@pytest.mark.parametrize("path", PATHS)
+def test_strided_input(monkeypatch, path):
+    force(monkeypatch, path)
     q, k = draw(18, 4, 12, 2, 5).transpose(1, 2), draw(19, 5, 2, 14, 4).permute(3, 1, 2, 0)
     assert torch.equal(hardmax_rank(q, k), reference_rank(q, k))
 
@@ -287,13 +530,13 @@ class LargestTensor(TorchDispatchMode):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_no_tensor_grows_with_the_square_of_the_number_of_tokens(causal):
-    q, k = draw(50, 4096, 8), draw(51, 4096, 8)
+    q, k = draw(50, 2048, 8), draw(51, 2048, 8)
     with LargestTensor() as tiles:
         hardmax_rank(q, k, causal=causal, tile=256)
     with LargestTensor() as matrix:
         q @ k.T
-    assert tiles.size == 256 * 256 * 8
-    assert matrix.size == 4096**2 * 8
+    assert tiles.size <= 256 * 256 * 8
+    assert matrix.size == 2048**2 * 8
 
 
 MEMORY = """
@@ -305,11 +548,11 @@ def memory(field):
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))
 
 torch.set_num_threads(1)
-q, k = torch.randn(2, 16384, 8, generator=torch.Generator().manual_seed(0))
+q, k = torch.randn(2, 262144, 4, generator=torch.Generator().manual_seed(0))
 before = memory("VmRSS")
 hardmax_rank(q, k)
 print(memory("VmHWM") - before)
-(q[:8192] @ k[:8192].T).sum()
+(q[:16384] @ k[:16384].T).sum()
 print(memory("VmHWM") - before)
 """
 
@@ -317,7 +560,7 @@ print(memory("VmHWM") - before)
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="reads the peak memory of a process from /proc")
 def test_extra_memory_of_a_process_is_far_below_the_full_matrix():
     output = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True).stdout
-    tiles, quarter_of_the_matrix = map(int, output.split())
-    # The full matrix takes 1 GiB. The tiles take about 50 MiB, loaded code included.
-    assert tiles < 200 * 2**20 < quarter_of_the_matrix
-    assert quarter_of_the_matrix > 0.9 * 8192**2 * 4
+    tiles, part_of_the_matrix = map(int, output.split())
+    # The full matrix takes 256 GiB. Tiles and what is known of each token take about 70 MiB, loaded code included.
+    assert tiles < 200 * 2**20 < part_of_the_matrix
+    assert part_of_the_matrix > 0.9 * 16384**2 * 4

@@ -1,0 +1,52 @@
+"""Refusal of queries and keys whose scores overflow, by a rule that does not depend on the order of summation."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from attnrank import _check
+
+#: Rows and columns of the tiles in which scores are checked one by one.
+_TILE = 1024
+
+
+def check_range(q: Tensor, k: Tensor, precision: torch.dtype, causal: bool) -> tuple[float, float]:
+    """The largest sizes in ``q`` and ``k``. Raise ValueError for NaN or infinite ``q`` (batch, n, d_h) or ``k`` (batch, m, d_h), or scores that overflow.
+
+    A score overflows when its positive terms, added up in ``precision``, exceed the largest number there is. Scores
+    that a causal mask hides may overflow.
+    """
+    most = torch.finfo(precision).max / (1.01 * q.shape[-1])
+    largest_q, largest_k = _largest("q", q), _largest("k", k)
+    if largest_q * largest_k < most:
+        return largest_q, largest_k
+    for queries, keys in zip(q.to(precision), k.to(precision), strict=True):
+        rows = (queries.abs().amax(-1).double() * largest_k >= most).nonzero().flatten()
+        columns = (keys.abs().amax(-1).double() * largest_q >= most).nonzero().flatten()
+        for row in rows.split(_TILE):
+            for column in columns.split(_TILE):
+                if _overflows(queries[row], keys[column], column > row[:, None] if causal else None):
+                    raise ValueError(
+                        f"q and k must have finite scores: q k^T overflows {precision}; rescale or use float64"
+                    )
+    return largest_q, largest_k
+
+
+def _largest(name: str, x: Tensor) -> float:
+    low, high = torch.aminmax(x)
+    largest = max(-low.item(), high.item())
+    if not math.isfinite(low.item() + high.item()):
+        _check.finite(name, x)
+    return largest
+
+
+def _overflows(q: Tensor, k: Tensor, hidden: Tensor | None) -> bool:
+    positive = q.new_zeros(len(q), len(k))
+    for x, y in zip(q.unbind(-1), k.unbind(-1), strict=True):
+        positive += (x[:, None] * y).clamp_(min=0.0)
+    if hidden is not None:
+        positive.masked_fill_(hidden, 0.0)
+    return bool(torch.isinf(positive).any())

@@ -1,0 +1,59 @@
+"""Hardmax ranks of many small matrices: whole score matrices in float32, few passes over each."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from attnrank.ranks._resolve import best_of_each
+from attnrank.ranks._rounding import norms, score_error
+
+#: Scores held at once: 4 MiB, which a CPU cache holds.
+SCORES = 1 << 20
+
+
+def small_ranks(q: Tensor, k: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:
+    """Ranks (batch) of ``q`` (batch, n, d_h) and ``k`` (batch, m, d_h), and for which of them to use another method.
+
+    Nothing is scaled: the largest sizes in ``q`` and ``k`` must be moderate. Where many scores are close to the best
+    of their query, another method is better, and the rank given here is meaningless.
+    """
+    n, m = q.shape[-2], k.shape[-2]
+    together = max(1, SCORES // (n * m))
+    scratch = torch.empty(min(together, len(q)) * n * m, dtype=torch.float32, device=q.device)
+    ranks, refused = [], []
+    for queries, keys in zip(q.split(together), k.split(together), strict=True):
+        close = _close(queries, keys, causal, scratch[: len(queries) * n * m].view(-1, m, n))
+        if close.sum() == len(queries) * n:  # each query has one close key, its best
+            chosen = close.amax(2)
+            refused.append(torch.zeros_like(chosen[:, 0], dtype=torch.bool))
+        else:
+            chosen, many = _resolved(queries, keys, close)
+            refused.append(many)
+        ranks.append(chosen.sum(1).long())
+    return torch.cat(ranks), torch.cat(refused)
+
+
+def _close(q: Tensor, k: Tensor, causal: bool, out: Tensor) -> Tensor:
+    """Scores (batch, m, n) within rounding errors of the best of their query are marked by 1, the others by 0."""
+    x, y = q.float(), k.float()
+    scores = torch.bmm(y, x.mT, out=out)
+    if causal:
+        scores += torch.full_like(scores[0], -torch.inf).tril_(-1)
+    slack = 2 * score_error(q.shape[-1], norms(x), norms(y).amax(-1, keepdim=True))
+    return torch.ge(scores, (scores.amax(1) - slack)[:, None], out=scores)
+
+
+def _resolved(q: Tensor, k: Tensor, close: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys (batch, m) that are the best of a query, marked by 1; and the matrices (batch) with too many close keys."""
+    _, m, n = close.shape
+    counts = close.sum(1)
+    many = counts.sum(1) > n + n * m // 32
+    several = (counts > 1) & ~many[:, None]
+    matrix, query = several.nonzero().unbind(1)
+    row, key = close[matrix, :, query].nonzero().unbind(1)
+    close[matrix, :, query] = 0.0
+    chosen = close.amax(2)
+    _, best = best_of_each(q.flatten(0, 1), k.flatten(0, 1), (matrix * n + query)[row], matrix[row] * m + key)
+    chosen.view(-1)[best] = 1.0
+    return chosen, many
