@@ -42,7 +42,8 @@ class Verdict:
         if not self.compared:
             return f"{self.name:24}  not compared: {self.remark}"
         where = "all rows" if self.drawable == self.rows else f"{self.drawable} of {self.rows} rows"
-        return (f"{self.name:24}  {self.compared} row{"s" * (self.compared > 1)}, largest relative difference {self.difference:.1e}, the same "
+        plural = "s" if self.compared > 1 else ""
+        return (f"{self.name:24}  {self.compared} row{plural}, largest relative difference {self.difference:.1e}, the same "
                 f"({where} can be computed again here)")
 
 
@@ -51,9 +52,8 @@ def verify(name: str, experiment: Experiment, *, rows: int = 5, seconds: float =
     """Compute a random sample of the rows of a published table again, and say whether they are the same.
 
     Rows are drawn among those whose data are at hand and that are predicted (`row_seconds`) to take ``seconds`` at
-    most; where all take more, one of the cheapest is drawn, unless it takes ten times as long. A table of measured times
-    is only read. A table that is damaged, unfinished or not of the experiment's grid
-    fails.
+    most; where all take more, one of the cheapest is drawn, unless it takes ten times as long. A table of measured
+    times is only read. A table that is damaged, unfinished or not of the experiment's grid fails.
     """
     rows, seconds = _check.integer("rows", rows, minimum=1), _check.real("seconds", seconds, above=0)
     total = len(experiment.paper)
