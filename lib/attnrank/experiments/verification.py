@@ -42,8 +42,8 @@ class Verdict:
         if not self.compared:
             return f"{self.name:24}  not compared: {self.remark}"
         where = "all rows" if self.drawable == self.rows else f"{self.drawable} of {self.rows} rows"
-        plural = "s" if self.compared > 1 else ""
-        return (f"{self.name:24}  {self.compared} row{plural}, largest relative difference {self.difference:.1e}, the same "
+        compared = f"{self.compared} row" + "s" * (self.compared > 1)
+        return (f"{self.name:24}  {compared}, largest relative difference {self.difference:.1e}, the same "
                 f"({where} can be computed again here)")
 
 
