@@ -159,7 +159,6 @@ def _widths(distribution: str) -> list[Setting]:
     ]
 
 
-_NEAR_BARRIER = ("orthonormal", "gaussian", "sphere")
 _INDEPENDENT = [name for name in DISTRIBUTIONS if name != "orthonormal"]
 
 EXPERIMENTS = {
@@ -177,8 +176,7 @@ EXPERIMENTS = {
             {"distribution": name, "n": n, "d": _width(name, n), "d_h": d_h, "samples": samples, "seed": 7}
             for name in DISTRIBUTIONS
             for n, samples in _INCREMENT_SAMPLES.items()
-            if n <= 1024 or name in _NEAR_BARRIER
-            for d_h in ((3, 5, 7, 9, 11, 13, 16, 20) if n <= 1024 else (7, 11, 16, 20, 24))
+            for d_h in ((3, 5, 7, 9, 10, 11, 12, 13, 14, 16, 18, 20, 24, 28) if n <= 1024 else (7, 11, 16, 20, 24))
         ],
     ),
     "layer_averages": Experiment(

@@ -43,6 +43,40 @@ def gap_stop(d_h: ArrayLike, ranks: ArrayLike, level: float) -> float | None:
     return float(math.exp((1 - share) * math.log(d_h[i - 1]) + share * math.log(d_h[i])))
 
 
+def increment_crossing(
+    d_h: ArrayLike, increments: ArrayLike, errors: ArrayLike, threshold: float
+) -> tuple[float, float] | None:
+    """The last head dimension at which noisy increments fall through ``threshold``, and its standard error.
+
+    From the largest increment on, a cubic in 1 / d_h without constant is fitted by weighted least squares. It is linear
+    in the increments, so that their noise does not bias it, and increments below 0 need no exception. None if the curve
+    does not cross between the points, or there are fewer than four.
+    """
+    d_h, increments, errors = (np.asarray(a, dtype=float) for a in (d_h, increments, errors))
+    if not d_h.shape == increments.shape == errors.shape or d_h.ndim != 1 or (np.diff(d_h) <= 0).any():
+        raise ValueError(f"d_h must increase, with as many increments and errors, got {d_h}, {increments}, {errors}")
+    first = int(np.argmax(increments)) if len(d_h) else 0
+    if len(d_h) - first < 4:
+        return None
+
+    def powers(x: np.ndarray) -> np.ndarray:
+        return np.stack([x**-1.0, x**-2.0, x**-3.0], -1)
+
+    rows = powers(d_h[first:]) / errors[first:, None]
+    covariance = np.linalg.inv(rows.T @ rows)
+    coefficients = covariance @ rows.T @ (increments[first:] / errors[first:])
+    grid = np.linspace(d_h[first], d_h[-1], 4001)
+    excess = powers(grid) @ coefficients - threshold
+    falls = np.flatnonzero((excess[:-1] > 0) & (excess[1:] <= 0))
+    if not len(falls):
+        return None
+    i = falls[-1]
+    slope = (excess[i] - excess[i + 1]) / (grid[i + 1] - grid[i])
+    at = grid[i] + excess[i] / slope
+    spread = math.sqrt(powers(np.array(at)) @ covariance @ powers(np.array(at)))
+    return float(at), spread / slope
+
+
 def stop_interval(increments: ArrayLike, threshold: float, noise: float) -> tuple[int, int | None]:
     """Between which head dimensions the increment rule stops if every measured increment is off by at most ``noise``.
 
@@ -118,13 +152,13 @@ EXPERIMENTS = {
             *(
                 setting
                 for design in DESIGNS
-                for repetitions, trials in ((10, 20), (30, 20), (100, 10), (300, 5), (1000, 2))
+                for repetitions, trials in ((10, 40), (30, 20), (100, 20), (300, 10), (1000, 4))
                 for setting in _trials("orthonormal", 200, design, repetitions, trials)
             ),
             *(
                 setting
                 for n in (25, 50, 100, 400)
-                for repetitions, trials in ((10, 20), (100, 3))
+                for repetitions, trials in ((10, 20), (100, 10))
                 for setting in _trials("orthonormal", n, "independent", repetitions, trials)
             ),
             *(s for name in DISTRIBUTIONS if name != "orthonormal" for s in _trials(name, 200, "independent", 30, 5)),
