@@ -15,7 +15,10 @@ from torch import Tensor
 UNIT = 2.0**-53  # unit roundoff of float64
 
 #: Columns that weigh together less than this share of tol^2 are left out of the product, and the lower shift follows.
-DROPPED_SHARE = 2.0**-12
+DROPPED_SHARE = 2.0**-10
+
+#: In units of tol^2: squared norms of columns that may be eliminated, and the least eigenvalue of their block.
+CANDIDATE, DEFINITE = 400, 64
 
 #: Columns multiplied at a time, so that only the lower triangle of the product is computed.
 STRIP = 48
@@ -32,7 +35,7 @@ def count(a: Tensor, tol: Tensor) -> tuple[Tensor, Tensor]:
     """
     square = tol * tol
     norms, order, tails = _columns_by_norm(a)
-    kept, leading = (tails > DROPPED_SHARE * square[:, None]).sum(-1), (norms > 100 * square[:, None]).sum(-1)
+    kept, leading = (tails > DROPPED_SHARE * square[:, None]).sum(-1), (norms > CANDIDATE * square[:, None]).sum(-1)
     error = _error_of_product(tails[:, 0], tol, a.shape[-2])
     counts = torch.zeros_like(kept)
     certain = kept == 0
@@ -51,9 +54,9 @@ def _inertia(product: Tensor, p: int, square: Tensor, lost: Tensor) -> tuple[Ten
     h = product - square has a leading block b that is clearly positive definite; it is eliminated once. What is left,
     its Schur complement, is factorised at both ends of the doubtful interval.
     """
-    h = product
+    h = product  # changed in place
     h.diagonal(dim1=-2, dim2=-1).sub_(square[:, None])
-    least = 16 * square  # b has no eigenvalue below, so that x stays small
+    least = DEFINITE * square  # b has no eigenvalue below, so that x stays small
     b, p = _definite_block(h, min(p, h.shape[-1] - 1), least)
     c, rest = h[:, p:, :p].mT, h[:, p:, p:]
     x = torch.cholesky_solve(c, torch.linalg.cholesky_ex(b)[0])
@@ -62,7 +65,7 @@ def _inertia(product: Tensor, p: int, square: Tensor, lost: Tensor) -> tuple[Ten
     gamma = (p + 3) * UNIT * 1.01
     norm_c, norm_x = _frobenius(c), _frobenius(x)
     residual = _frobenius(torch.baddbmm(c, b, x, alpha=-1)) + gamma * (norm_c + norm_x * _frobenius(b))
-    rounding = gamma * (_frobenius(rest) + norm_x * norm_c)
+    rounding = 1.5 * gamma * (_frobenius(rest) + norm_x * norm_c)  # of the lower triangle, mirrored
     tau = lost + (residual * (1 + norm_x) + rounding) * 1.01
     least = least - gamma * b.diagonal(dim1=-2, dim2=-1).sum(-1)  # as far as Cholesky's own rounding allows to say
     sizes = schur.diagonal(dim1=-2, dim2=-1).abs().sum(-1) + _frobenius(schur.tril())
@@ -99,9 +102,7 @@ def count_relative(a: Tensor, tol: float) -> tuple[Tensor, Tensor]:
     for group in _groups(~certain & (2 * error < tol * tol * norms[:, 0]), kept, a):
         columns = int(kept[group].max())
         values = torch.linalg.eigvalsh(_product(a, group, order[:, :columns]))
-        slack = (
-            error[group] + 4 * columns * UNIT * tails[group, 0]
-        )  # the second: of a backward stable eigenvalue routine
+        slack = error[group] + 4 * columns * UNIT * tails[group, 0]  # of the product, of a backward stable eigensolver
         dropped, largest = tails[group, columns], values[:, -1]
         above = tol * tol * (largest + slack + dropped) + slack
         near = tol * tol * (largest - slack) - slack - dropped
@@ -160,8 +161,7 @@ def _frobenius(x: Tensor) -> Tensor:
 
 def _columns_by_norm(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Squared norms of the columns, largest first; their order; and entry j: what columns j, j + 1, ... sum to."""
-    together = _together(a)
-    norms = torch.cat([part.square().sum(-2) for part in a.split(together)])
+    norms = torch.cat([part.square().sum(-2) for part in a.split(_together(a))])
     norms, order = norms.sort(-1, descending=True)
     tails = norms.flip(-1).cumsum(-1).flip(-1) * (1 + 1e-9)  # raised above their rounding error
     return norms, order, torch.nn.functional.pad(tails, (0, 1))
