@@ -16,6 +16,7 @@ from attnrank.theory.perturbation import (
     small_cosine_bound,
     smallest_eigenvalue_bound,
 )
+from attnrank.theory.pruning import examined_fraction
 from attnrank.theory.saturation import lognormal_limit, lognormal_variance, marginal_head_dim, saturation_head_dim
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "causal_limit",
     "cell_second_moment",
     "effective_queries_bound",
+    "examined_fraction",
     "head_dim_bound",
     "head_dim_lower_bound",
     "hellinger_excess",
