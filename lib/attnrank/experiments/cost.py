@@ -21,7 +21,7 @@ from attnrank.sweep import Setting
 REPETITIONS = ("samples", "draws", "heads", "images", "sequences", "steps", "layers")
 #: What it costs, in products, to draw an entry of a query and of a key, to draw and compare a score, to begin a row:
 #: the law that `head_law` fits to the table row_costs, rounded.
-ENTRY, SCORE, ROW = 1000, 50, 3e6
+ENTRY, SCORE, ROW = 1000, 20, 4e6
 
 
 def operations(setting: Setting) -> float:
