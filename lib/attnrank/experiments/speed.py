@@ -145,7 +145,7 @@ def _rows(
 
 LOWER = ("float16", "bfloat16")
 PAPER = [
-    *_rows("one-hot", [(512, 64, 16), (512, 8, 16)], ">= 200", dtypes=("float32", "float64"), threads=(1, 2), rounds=5),
+    *_rows("one-hot", [(512, 8, 16), (512, 64, 16)], ">= 200", dtypes=("float32", "float64"), threads=(1, 2), rounds=5),
     *_rows("product", [(16384, 64, 1)], ">= 0.8", dtypes=("float32", "float64"), threads=(1, 2)),
     *_rows("product", [(131072, 64, 1)], ">= 0.8", threads=(2,), rounds=2),
     *_rows("product", [(131072, 8, 1)], ">= 10", threads=(1, 2), rounds=3),
@@ -153,8 +153,7 @@ PAPER = [
     *_rows("product", [(4096, 64, 1)], "", dtypes=("float64", "float32", *LOWER), rounds=5),
     *_rows("dense", [(16384, 64, 1), (16384, 128, 1)], ">= 0.952", threads=(1, 2)),
     *_rows("dense", [(16384, 8, 1), (16384, 16, 1), (16384, 32, 1)], ""),
-    *_rows("memory", [(262144, 8, 1)], "<= 1", threads=(2,)),
-    *_rows("memory", [(1000000, 8, 1)], "<= 1", threads=(2,)),
+    *_rows("memory", [(262144, 8, 1), (262144, 64, 1), (1000000, 8, 1)], "<= 1", threads=(2,)),
     *_rows(
         "spectrum", [(n, d_h, 16) for n in (256, 512) for d_h in (8, 64)], ">= 4", dtypes=("float64",), threads=(1, 2)
     ),
