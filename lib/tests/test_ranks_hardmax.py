@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from attnrank import hardmax_rank
-from attnrank.ranks import _dense, _exact, _pruned, _rounding, _search, _small, _ties, hardmax
+from attnrank.ranks import _dense, _exact, _pruned, _rounding, _search, _ties, hardmax
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -421,7 +421,6 @@ def test_threads_tiles_and_batches_do_not_change_the_rank(monkeypatch, dtype, pa
 def test_the_number_of_scores_held_at_once_does_not_change_the_rank(monkeypatch, budget):
     # It decides how many matrices go through together, and the shape of the tiles.
     monkeypatch.setattr(_dense, "TILE_SCORES", budget)
-    monkeypatch.setattr(_small, "SCORES", budget)
     for path in PATHS:
         force(monkeypatch, path, keys=1)
         for causal in (False, True):

@@ -5,11 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from attnrank.ranks._dense import tile_scores
 from attnrank.ranks._resolve import best_of_each
 from attnrank.ranks._rounding import norms, score_error
-
-#: Scores held at once: 4 MiB, which a CPU cache holds.
-SCORES = 1 << 20
 
 
 def small_ranks(q: Tensor, k: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:
@@ -19,18 +17,17 @@ def small_ranks(q: Tensor, k: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:
     of their query, another method is better, and the rank given here is meaningless.
     """
     n, m = q.shape[-2], k.shape[-2]
-    together = max(1, SCORES // (n * m))
+    together = max(1, tile_scores(q.device) // (n * m))
     scratch = torch.empty(min(together, len(q)) * n * m, dtype=torch.float32, device=q.device)
     ranks, refused = [], []
     for queries, keys in zip(q.split(together), k.split(together), strict=True):
         close = _close(queries, keys, causal, scratch[: len(queries) * n * m].view(-1, m, n))
-        if close.sum() == len(queries) * n:  # each query has one close key, its best
-            chosen = close.amax(2)
-            refused.append(torch.zeros_like(chosen[:, 0], dtype=torch.bool))
-        else:
+        chosen = close.sum(2)  # by how many queries; float32 counts them exactly
+        many = torch.zeros_like(chosen[:, 0], dtype=torch.bool)
+        if chosen.sum() > len(queries) * n:  # some queries have several close keys
             chosen, many = _resolved(queries, keys, close)
-            refused.append(many)
-        ranks.append(chosen.sum(1).long())
+        ranks.append((chosen > 0).sum(1))
+        refused.append(many)
     return torch.cat(ranks), torch.cat(refused)
 
 
@@ -41,11 +38,19 @@ def _close(q: Tensor, k: Tensor, causal: bool, out: Tensor) -> Tensor:
     if causal:
         scores += torch.full_like(scores[0], -torch.inf).tril_(-1)
     slack = 2 * score_error(q.shape[-1], norms(x), norms(y).amax(-1, keepdim=True))
-    return torch.ge(scores, (scores.amax(1) - slack)[:, None], out=scores)
+    return torch.ge(scores, (_highest(scores) - slack)[:, None], out=scores)
+
+
+def _highest(scores: Tensor) -> Tensor:
+    """Maxima over the keys; by halves where rows are too short for a reduction to be fast."""
+    while scores.shape[1] > 1 and scores.shape[2] < 64:
+        half = (scores.shape[1] + 1) // 2
+        scores = torch.maximum(scores[:, :half], scores[:, -half:])
+    return scores.amax(1)
 
 
 def _resolved(q: Tensor, k: Tensor, close: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys (batch, m) that are the best of a query, marked by 1; and the matrices (batch) with too many close keys."""
+    """Keys (batch, m) that are the best of a query, marked by 1 or more; matrices (batch) with too many close keys."""
     _, m, n = close.shape
     counts = close.sum(1)
     many = counts.sum(1) > n + n * m // 32
@@ -53,7 +58,7 @@ def _resolved(q: Tensor, k: Tensor, close: Tensor) -> tuple[Tensor, Tensor]:
     matrix, query = several.nonzero().unbind(1)
     row, key = close[matrix, :, query].nonzero().unbind(1)
     close[matrix, :, query] = 0.0
-    chosen = close.amax(2)
+    chosen = close.sum(2)
     _, best = best_of_each(q.flatten(0, 1), k.flatten(0, 1), (matrix * n + query)[row], matrix[row] * m + key)
     chosen.view(-1)[best] = 1.0
     return chosen, many

@@ -13,7 +13,7 @@ from attnrank.ranks._range import check_range
 from attnrank.ranks._small import small_ranks
 
 #: Scores of a matrix up to which all are computed. Beyond, keys are searched from the longest.
-SMALL = 1 << 20
+SMALL = 1 << 22
 
 #: Where the largest numbers are between these, nothing needs scaling: products of two stay in the range of float32.
 MODERATE = (2.0**-20, 2.0**20)
