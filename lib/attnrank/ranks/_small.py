@@ -18,26 +18,28 @@ def small_ranks(q: Tensor, k: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:
     """
     n, m = q.shape[-2], k.shape[-2]
     together = max(1, tile_scores(q.device) // (n * m))
-    scratch = torch.empty(min(together, len(q)) * n * m, dtype=torch.float32, device=q.device)
+    x, y = q.float(), k.float()
+    slack = 2 * score_error(q.shape[-1], norms(x), norms(y).amax(-1, keepdim=True))
+    scratch = x.new_empty(min(together, len(q)) * n * m)
     ranks, refused = [], []
-    for queries, keys in zip(q.split(together), k.split(together), strict=True):
-        close = _close(queries, keys, causal, scratch[: len(queries) * n * m].view(-1, m, n))
+    for start in range(0, len(q), together):
+        part = slice(start, start + together)
+        close = _close(x[part], y[part], slack[part], causal, scratch)
         chosen = close.sum(2)  # by how many queries; float32 counts them exactly
         many = torch.zeros_like(chosen[:, 0], dtype=torch.bool)
-        if chosen.sum() > len(queries) * n:  # some queries have several close keys
-            chosen, many = _resolved(queries, keys, close)
+        if chosen.sum() > len(close) * n:  # some queries have several close keys
+            chosen, many = _resolved(q[part], k[part], close)
         ranks.append((chosen > 0).sum(1))
         refused.append(many)
     return torch.cat(ranks), torch.cat(refused)
 
 
-def _close(q: Tensor, k: Tensor, causal: bool, out: Tensor) -> Tensor:
-    """Scores (batch, m, n) within rounding errors of the best of their query are marked by 1, the others by 0."""
-    x, y = q.float(), k.float()
-    scores = torch.bmm(y, x.mT, out=out)
+def _close(x: Tensor, y: Tensor, slack: Tensor, causal: bool, scratch: Tensor) -> Tensor:
+    """Mark scores (batch, m, n) that are within ``slack`` of the best of their query by 1, the others by 0."""
+    batch, n, m = *slack.shape, y.shape[1]
+    scores = torch.bmm(y, x.mT, out=scratch[: batch * m * n].view(batch, m, n))
     if causal:
         scores += torch.full_like(scores[0], -torch.inf).tril_(-1)
-    slack = 2 * score_error(q.shape[-1], norms(x), norms(y).amax(-1, keepdim=True))
     return torch.ge(scores, (_highest(scores) - slack)[:, None], out=scores)
 
 
