@@ -69,7 +69,7 @@ def _inertia(product: Tensor, p: int, square: Tensor, lost: Tensor) -> tuple[Ten
     tau = lost + (residual * (1 + norm_x) + rounding) * 1.01
     least = least - gamma * b.diagonal(dim1=-2, dim2=-1).sum(-1)  # as far as Cholesky's own rounding allows to say
     sizes = schur.diagonal(dim1=-2, dim2=-1).abs().sum(-1) + _frobenius(schur.tril())
-    allowed = _error_of_factors(schur.shape[-1], 4 * sizes)  # to be confirmed by the factors themselves
+    allowed = _error_of_factors(schur.shape[-1], 8 * sizes)  # to be confirmed by the factors themselves
     reach = allowed + tau * (1 + 1.1 * norm_x.square())
 
     shifted = torch.stack([schur, schur])
