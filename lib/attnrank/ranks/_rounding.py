@@ -71,10 +71,26 @@ def score_error(d_h: int, query_norms: Tensor, key_norms: Tensor) -> Tensor:
     """
     unit, tiny, _ = _FORMATS[torch.float32]
     relative = _growth(d_h, unit)
-    if torch.get_float32_matmul_precision() != "highest":
-        relative += 2.0**-6  # factors rounded or cut to 8 bits
+    if _factors_may_be_rounded():
+        relative += 2.0**-6  # to 8 bits, or cut to them
     relative *= (1 + relative) ** 3
     return relative * query_norms * key_norms + 4 * d_h * tiny * (1 + query_norms + key_norms)
+
+
+def _factors_may_be_rounded() -> bool:
+    """Whether the user allows torch to multiply float32 matrices in less precision, for this or another device."""
+    matmul = torch.backends.mkldnn.matmul if hasattr(torch.backends.mkldnn, "matmul") else None
+    places = (torch.backends, torch.backends.mkldnn, matmul, torch.backends.cuda.matmul)
+    if any(_setting(place) not in ("none", "ieee") for place in places):
+        return True
+    return torch.get_float32_matmul_precision() != "highest"
+
+
+def _setting(place: object) -> str:
+    try:
+        return getattr(place, "fp32_precision", "none")
+    except AssertionError:  # what torch before 2.9 raises for settings it does not have
+        return "none"
 
 
 def sum_error(d_h: int, sizes: Tensor) -> Tensor:
