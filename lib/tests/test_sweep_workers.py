@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 
 import dask
@@ -152,22 +153,27 @@ def test_no_row_is_begun_again_after_a_failure():
 
 
 def needs(folder):
-    """A function of two units of memory in all, of which row n takes ``need``; a large row waits for company, once."""
+    """A function of two units of memory in all, of which row n takes ``need``; row 0 keeps row 1 company at first."""
+    def wait_until(condition):
+        deadline = time.monotonic() + 30
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(0.01)
+
     def function(n, need):
-        mine = folder / f"{n}.inuse"
+        mine, decided = folder / f"{n}.inuse", folder / "decided"
         mine.touch()
         try:
             with (folder / "tries").open("a") as file:
                 file.write(f"{n}\n")
-            deadline = time.monotonic() + 20
-            first = need > 1 and not (folder / f"{n}.tried").exists()
-            (folder / f"{n}.tried").touch()
-            while first and len(list(folder.glob("*.inuse"))) < 2 and time.monotonic() < deadline:
-                time.sleep(0.01)
+            if n == 0:
+                wait_until(decided.exists)
+            elif n == 1 and not decided.exists():
+                wait_until((folder / "0.inuse").exists)
             beside = len(list(folder.glob("*.inuse"))) - 1
-            if need + beside > 2:
-                raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-            time.sleep(0.2)
+            if need > 1:
+                decided.touch()
+                if need + beside > 2:
+                    raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
             return {"half": n / 2}
         finally:
             mine.unlink()
@@ -254,8 +260,20 @@ class ClusterProcess:
         self.address = self.process.stdout.readline().strip()
 
     def workers(self):
-        children = psutil.Process(self.process.pid).children()
-        return [child for child in children if any("spawn_main" in part for part in child.cmdline())]
+        found = []
+        for child in psutil.Process(self.process.pid).children():
+            with suppress(psutil.Error):  # it has just ended
+                if any("spawn_main" in part for part in child.cmdline()):
+                    found.append(child)
+        return found
+
+    def kill_one(self, chance):
+        """Kill a worker, waiting for one to be there: Dask starts others in the place of those that died."""
+        killed = False
+        while not killed:
+            with suppress(psutil.Error, IndexError):
+                chance.choice(self.workers()).kill()
+                killed = True
 
     def close(self):
         self.process.communicate("", timeout=60)
@@ -374,7 +392,7 @@ def test_killed_workers_and_drivers(cluster, driver, package, tmp_path):
             process.wait()
             process = None
         else:
-            chance.choice(cluster.workers()).kill()
+            cluster.kill_one(chance)
         kept = lines()
         assert kept[: len(stored)] == stored  # nothing that was stored is lost or altered
         stored = kept
