@@ -25,6 +25,7 @@ def force(monkeypatch, path, keys=5):
         monkeypatch.setattr(hardmax, "MODERATE", (1.0, 0.0))
     if path == "pruned":
         monkeypatch.setattr(hardmax, "SMALL", 0)
+        monkeypatch.setattr(hardmax, "LARGE", 0)
         monkeypatch.setattr(_pruned, "KEYS", keys)
 
 
@@ -372,6 +373,25 @@ def test_the_pruned_path_leaves_out_repeated_keys_and_rounding_when_ties_are_man
     called.clear()
     hardmax_rank(draw(1, 300, 4), draw(2, 300, 4))
     assert called == []
+
+
+def test_wide_heads_have_all_scores_computed_unless_ties_are_many(monkeypatch):
+    monkeypatch.setattr(hardmax, "SMALL", 0)
+    monkeypatch.setattr(_search, "PAIRS", 300)
+    called = []
+    for name in ("dense_ranks", "pruned_rank"):
+        honest = getattr(hardmax, name)
+        monkeypatch.setattr(hardmax, name, lambda *x, f=honest, name=name, **y: (called.append(name), f(*x, **y))[1])
+    q = draw(1, 200, 40)
+    for k, expected in (
+        (draw(2, 200, 40), ["dense_ranks"]),
+        (draw(2, 200, 31), ["pruned_rank"]),
+        (draw(2, 1, 40).expand(200, 40), ["dense_ranks", "pruned_rank"]),
+    ):
+        d_h = k.shape[1]
+        assert hardmax_rank(q[:, :d_h], k) == len(np.unique(repeated_first(k)[chosen_keys(q[:, :d_h], k)]))
+        assert called == expected
+        called.clear()
 
 
 def test_rows_without_their_repetitions():

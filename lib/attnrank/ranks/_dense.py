@@ -19,18 +19,18 @@ def tile_scores(device: torch.device) -> int:
     return TILE_SCORES if device.type == "cpu" else GPU_TILE_SCORES
 
 
-def dense_ranks(q: Tensor, k: Tensor, *, causal: bool, tile: int | None) -> Tensor:
-    """Ranks (batch) of ``q`` (batch, n, d_h) and ``k`` (batch, m, d_h)."""
+def dense_ranks(q: Tensor, k: Tensor, *, causal: bool, tile: int | None, patient: bool = True) -> Tensor:
+    """Ranks (batch) of ``q`` (batch, n, d_h) and ``k`` (batch, m, d_h); raises ManyTies if not ``patient``."""
     n, m = q.shape[-2], k.shape[-2]
     columns = min(m if tile else padded(m), tile or 2048)
     rows = min(max(1, tile_scores(q.device) // columns) if tile is None else tile, n)
     together = max(1, tile_scores(q.device) // (rows * columns))
     parts = zip(q.split(together), k.split(together), strict=True)
-    return torch.cat([_ranks(queries, keys, causal, rows, columns) for queries, keys in parts])
+    return torch.cat([_ranks(queries, keys, causal, rows, columns, patient) for queries, keys in parts])
 
 
-def _ranks(q: Tensor, k: Tensor, causal: bool, rows: int, columns: int) -> Tensor:
-    found = Found(q.flatten(0, 1), k.flatten(0, 1))
+def _ranks(q: Tensor, k: Tensor, causal: bool, rows: int, columns: int, patient: bool) -> Tensor:
+    found = Found(q.flatten(0, 1), k.flatten(0, 1), patient=patient)
     zero = zero_rows(q)
     _search(found, scaled_queries(q), Frame.of(k)(k), zero, causal, rows, columns)
     chosen = torch.zeros(k.shape[:-1], dtype=torch.bool, device=q.device)

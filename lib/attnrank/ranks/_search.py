@@ -45,7 +45,7 @@ class Queries:
 class Found:
     """Collects the pairs, tile by tile. Queries and keys are rows of ``q`` and ``k``, the numbers as given."""
 
-    def __init__(self, q: Tensor, k: Tensor, *, patient: bool = True) -> None:
+    def __init__(self, q: Tensor, k: Tensor, *, patient: bool) -> None:
         self._q, self._k, self._patient = q, k, patient
         self._floor = torch.full(q.shape[:1], -torch.inf, device=q.device)
         none = torch.zeros(0, dtype=torch.int64, device=q.device)

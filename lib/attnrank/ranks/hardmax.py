@@ -10,10 +10,14 @@ from attnrank import _check
 from attnrank.ranks._dense import dense_ranks
 from attnrank.ranks._pruned import pruned_rank
 from attnrank.ranks._range import check_range
+from attnrank.ranks._search import ManyTies
 from attnrank.ranks._small import small_ranks
 
 #: Scores of a matrix up to which all are computed. Beyond, keys are searched from the longest.
 SMALL = 1 << 22
+
+#: Head dimension and scores of a matrix from and up to which all scores are computed too: few keys are short enough.
+WIDE, LARGE = 32, 1 << 27
 
 #: Where the largest numbers are between these, nothing needs scaling: products of two stay in the range of float32.
 MODERATE = (2.0**-20, 2.0**20)
@@ -63,7 +67,7 @@ def hardmax_rank(
     with torch.autocast(q.device.type, enabled=False):
         largest = check_range(q, k, precision, causal)
         if n * m > SMALL and not causal:
-            ranks = torch.stack([pruned_rank(*pair, tile=tile) for pair in zip(q, k, strict=True)])
+            ranks = torch.stack([_large_rank(*pair, tile) for pair in zip(q, k, strict=True)])
         elif n * m > SMALL or tile is not None or not all(MODERATE[0] <= size <= MODERATE[1] for size in largest):
             ranks = dense_ranks(q, k, causal=causal, tile=tile)
         else:
@@ -71,6 +75,15 @@ def hardmax_rank(
             if refused.any():
                 ranks[refused] = dense_ranks(q[refused], k[refused], causal=causal, tile=None)
     return ranks.reshape(batch)
+
+
+def _large_rank(q: Tensor, k: Tensor, tile: int | None) -> Tensor:
+    if q.shape[-1] >= WIDE and len(q) * len(k) <= LARGE:
+        try:
+            return dense_ranks(q[None], k[None], causal=False, tile=tile, patient=False)[0]
+        except ManyTies:
+            pass
+    return pruned_rank(q, k, tile=tile)
 
 
 def _check_arguments(q: Tensor, k: Tensor, causal: bool) -> None:
