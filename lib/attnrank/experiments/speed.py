@@ -147,7 +147,7 @@ LOWER = ("float16", "bfloat16")
 PAPER = [
     *_rows("one-hot", [(512, 8, 16), (512, 64, 16)], ">= 200", dtypes=("float32", "float64"), threads=(1, 2), rounds=5),
     *_rows("product", [(16384, 64, 1)], ">= 0.8", dtypes=("float32", "float64"), threads=(1, 2)),
-    *_rows("product", [(131072, 64, 1)], ">= 0.8", threads=(2,), rounds=2),
+    *_rows("product", [(131072, 64, 1)], ">= 0.8", threads=(1, 2), rounds=3),
     *_rows("product", [(131072, 8, 1)], ">= 10", threads=(1, 2), rounds=3),
     *_rows("product", [(131072, 16, 1)], ">= 2", threads=(1, 2), rounds=3),
     *_rows("product", [(4096, 64, 1)], "", dtypes=("float64", "float32", *LOWER), rounds=5),
