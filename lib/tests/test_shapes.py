@@ -131,6 +131,7 @@ def models(p):
 CALLS = {
     "ranks.hardmax_rank": hardmax_rank,
     "ranks.numerical_rank": of_a_matrix("numerical_rank", 0.1),
+    "ranks.certified_rank": of_a_matrix("certified_rank", 0.1),
     "ranks.numerical_rank, relative": of_a_matrix("numerical_rank", 0.1, relative=True),
     "ranks.stable_rank": of_a_matrix("stable_rank"),
     "ranks.effective_rank": of_a_matrix("effective_rank"),

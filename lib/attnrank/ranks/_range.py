@@ -14,16 +14,17 @@ _TILE = 1024
 
 
 def check_range(q: Tensor, k: Tensor, precision: torch.dtype, causal: bool) -> tuple[float, float]:
-    """The largest sizes in ``q`` and ``k``. Raise ValueError for NaN or infinite ``q`` (batch, n, d_h) or ``k`` (batch, m, d_h), or scores that overflow.
+    """The largest sizes in ``q`` (..., n, d_h) and ``k`` (..., m, d_h).
 
-    A score overflows when its positive terms, added up in ``precision``, exceed the largest number there is. Scores
-    that a causal mask hides may overflow.
+    Raises ValueError for NaN, infinite numbers, and scores that overflow. A score overflows when its positive terms,
+    added up in ``precision``, exceed the largest number there is. Scores that a causal mask hides may overflow.
     """
     most = torch.finfo(precision).max / (1.01 * q.shape[-1])
     largest_q, largest_k = _largest("q", q), _largest("k", k)
     if largest_q * largest_k < most:
         return largest_q, largest_k
-    for queries, keys in zip(q.to(precision), k.to(precision), strict=True):
+    q, k = (x.reshape(-1, *x.shape[-2:]).to(precision) for x in (q, k))
+    for queries, keys in zip(q, k, strict=True):
         rows = (queries.abs().amax(-1).double() * largest_k >= most).nonzero().flatten()
         columns = (keys.abs().amax(-1).double() * largest_q >= most).nonzero().flatten()
         for row in rows.split(_TILE):

@@ -62,10 +62,10 @@ def hardmax_rank(
     _check_arguments(q, k, causal)
     tile = None if tile is None else _check.integer("tile", tile, minimum=1)
     batch, n, m = q.shape[:-2], q.shape[-2], k.shape[-2]
-    q, k = (x.detach().reshape(-1, *x.shape[-2:]) for x in (q, k))
     precision = torch.float64 if q.dtype == torch.float64 else torch.float32
     with torch.autocast(q.device.type, enabled=False):
-        largest = check_range(q, k, precision, causal)
+        largest = check_range(q.detach(), k.detach(), precision, causal)
+        q, k = (x.detach().reshape(-1, *x.shape[-2:]) for x in (q, k))
         if n * m > SMALL and not causal:
             ranks = torch.stack([_large_rank(*pair, tile) for pair in zip(q, k, strict=True)])
         elif n * m > SMALL or tile is not None or not all(MODERATE[0] <= size <= MODERATE[1] for size in largest):
