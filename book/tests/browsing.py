@@ -28,10 +28,17 @@ TEX_ERRORS = """() => [...document.querySelectorAll('mjx-merror, [data-mjx-error
     .map(e => (e.getAttribute('data-mjx-error') || e.textContent).slice(0, 120))"""
 BROKEN_IMAGES = """() => [...document.images]
     .filter(i => i.loading !== 'lazy' && !(i.complete && i.naturalWidth > 0)).map(i => i.getAttribute('src'))"""
-DISTORTED_IMAGES = """() => [...document.querySelectorAll('article img')]
-    .filter(i => i.complete && i.naturalWidth > 0 && i.clientWidth > 0)
-    .filter(i => Math.abs(Math.log(i.clientWidth * i.naturalHeight / (i.clientHeight * i.naturalWidth))) > 0.03)
-    .map(i => `${i.getAttribute('src')} drawn ${i.clientWidth} x ${i.clientHeight}`)"""
+# The picture itself, without the padding that the dark theme puts around it.
+DISTORTED_IMAGES = """() => {
+    const drawn = i => {
+        const style = getComputedStyle(i), pixels = side => parseFloat(style[`padding${side}`])
+        return [i.clientWidth - pixels('Left') - pixels('Right'), i.clientHeight - pixels('Top') - pixels('Bottom')]
+    }
+    return [...document.querySelectorAll('article img')]
+        .filter(i => i.complete && i.naturalWidth > 0 && i.clientWidth > 0)
+        .filter(i => Math.abs(Math.log(drawn(i)[0] * i.naturalHeight / (drawn(i)[1] * i.naturalWidth))) > 0.03)
+        .map(i => `${i.getAttribute('src')} drawn ${drawn(i).join(' x ')}`)
+}"""
 # Elements that reach beyond the window and do not lie in something that scrolls or in text for screen readers only.
 OVERFLOWING = """() => {
     const width = document.documentElement.clientWidth
