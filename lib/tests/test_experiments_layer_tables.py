@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from attnrank import theory
+from attnrank.experiments import layer_encoders as encoders
 from attnrank.experiments import layer_tables as module
 from attnrank.models import Encoder, TransformerConfig, sinusoids
 from hypothesis import given, settings
@@ -93,7 +94,7 @@ def test_advance_is_the_block_on_the_whole_sequence(init):
     with torch.no_grad():
         x, whole = tokens, tokens[order]
         for block in encoder.blocks:
-            x, whole = module.advance(block, x, counts.double()), block(whole)
+            x, whole = encoders.advance(block, x, counts.double()), block(whole)
     torch.testing.assert_close(x[order], whole, rtol=1e-10, atol=1e-12)
 
 
@@ -103,7 +104,7 @@ def test_advance_gives_masked_keys_no_weight():
     changed = x.clone()
     changed[3:] += 1
     with torch.no_grad():
-        before, after = module.advance(block, x, counts), module.advance(block, changed, counts)
+        before, after = encoders.advance(block, x, counts), encoders.advance(block, changed, counts)
     torch.testing.assert_close(before[:3], after[:3])
     assert not torch.allclose(before[3:], after[3:])
 
@@ -174,29 +175,29 @@ def test_layer_causes_refuses_bad_input(change):
 # Texts and encoders
 
 def test_text_tokens_are_padded_cut_and_have_rare_words_replaced():
-    texts, words = module.text_tokens("docstrings", 40, 100), module._words("docstrings")
+    texts, words = encoders.text_tokens("docstrings", 40, 100), encoders._words("docstrings")
     assert {len(text) for text in texts} == {40} and len(texts) == len(words)
     short = next(i for i, text in enumerate(words) if len(text) < 40)
-    assert texts[short].count(module.PADDING) == 40 - len(words[short])
-    vocabulary = {word for text in texts for word in text} - {module.PADDING, module.RARE}
-    assert len(vocabulary) <= 100 and any(module.RARE in text for text in texts)
-    assert not any(module.RARE in text for text in module.text_tokens("docstrings", 40, 0))
+    assert texts[short].count(encoders.PADDING) == 40 - len(words[short])
+    vocabulary = {word for text in texts for word in text} - {encoders.PADDING, encoders.RARE}
+    assert len(vocabulary) <= 100 and any(encoders.RARE in text for text in texts)
+    assert not any(encoders.RARE in text for text in encoders.text_tokens("docstrings", 40, 0))
 
 
 def test_distinct_share_counts_the_distinct_tokens():
-    texts = module.text_tokens("docstrings", 40, 100)
+    texts = encoders.text_tokens("docstrings", 40, 100)
     shares = [len(set(text)) / 40 for text in texts]
-    row = module.distinct_share("docstrings", 40, 100)
+    row = encoders.distinct_share("docstrings", 40, 100)
     assert row["texts"] == len(texts)
     assert row["share_mean"] == pytest.approx(np.mean(shares))
     assert row["share_std"] == pytest.approx(np.std(shares, ddof=1))
 
 
 def test_chosen_texts_have_the_share_of_all():
-    chosen = module._chosen_texts("docstrings", 40, 100, 100)
+    chosen = encoders._chosen_texts("docstrings", 40, 100, 100)
     assert len({tuple(text) for text in chosen}) == 100
     share = np.mean([len(set(text)) / 40 for text in chosen])
-    assert share == pytest.approx(module.distinct_share("docstrings", 40, 100)["share_mean"], abs=0.01)
+    assert share == pytest.approx(encoders.distinct_share("docstrings", 40, 100)["share_mean"], abs=0.01)
 
 
 ENCODER = {
@@ -206,11 +207,11 @@ ENCODER = {
 
 
 def test_layer_encoders_measures_what_the_encoder_does_on_whole_texts():
-    row = module.layer_encoders(**ENCODER)
+    row = encoders.layer_encoders(**ENCODER)
     config = TransformerConfig(16, 2, 3, depth=2, init="lecun", temperature=math.sqrt(3))
     generator = seeded(0)
     encoder = Encoder(config, generator)
-    texts = module._chosen_texts("docstrings", 40, 100, 3)
+    texts = encoders._chosen_texts("docstrings", 40, 100, 3)
     index = {word: i for i, word in enumerate(sorted({word for text in texts for word in text}))}
     vectors = torch.randn(len(index), 16, generator=generator, dtype=torch.float64)
     ranks, hard = [], []
@@ -227,17 +228,17 @@ def test_layer_encoders_measures_what_the_encoder_does_on_whole_texts():
     assert row["distinct"] == pytest.approx(np.mean([len(set(text)) / 40 for text in texts]))
 
 
-@pytest.mark.parametrize("positions", module.POSITIONS)
+@pytest.mark.parametrize("positions", encoders.POSITIONS)
 def test_layer_encoders_ranks_grow_with_the_exponent_up_to_the_share_of_keys(positions):
-    row = module.layer_encoders(**(ENCODER | {"positions": positions}))
+    row = encoders.layer_encoders(**(ENCODER | {"positions": positions}))
     ranks = [row[f"soft_{round(100 * e)}"] for e in module.EXPONENTS]
     assert ranks == sorted(ranks) and ranks[-1] <= row["distinct"] + 1e-6
     assert row["hardmax"] <= row["distinct"]
-    texts = module._chosen_texts("docstrings", 40, 100, 3)
+    texts = encoders._chosen_texts("docstrings", 40, 100, 3)
     share = {
         "none": np.mean([len(set(text)) / 40 for text in texts]),
         "sinusoidal": 1.0,
-        "masked padding": np.mean([1 - text.count(module.PADDING) / 40 for text in texts]),
+        "masked padding": np.mean([1 - text.count(encoders.PADDING) / 40 for text in texts]),
     }
     assert row["distinct"] == pytest.approx(share[positions])
 
@@ -245,10 +246,10 @@ def test_layer_encoders_ranks_grow_with_the_exponent_up_to_the_share_of_keys(pos
 def test_encoder_inputs_with_positions():
     config = TransformerConfig(16, 2, 3, depth=1, init="lecun")
     (_, plain), (_, placed) = (
-        module._encoder_inputs("docstrings", 40, 100, positions, config, 2, 0, seeded())
+        encoders._encoder_inputs("docstrings", 40, 100, positions, config, 2, 0, seeded())
         for positions in ("none", "sinusoidal")
     )
-    text = module._chosen_texts("docstrings", 40, 100, 2)[0]
+    text = encoders._chosen_texts("docstrings", 40, 100, 2)[0]
     x = placed[0][0] - sinusoids(40, 16)
     for i, word in enumerate(text):
         torch.testing.assert_close(x[i], x[text.index(word)])
@@ -256,7 +257,7 @@ def test_encoder_inputs_with_positions():
 
 
 def test_layer_encoders_on_images():
-    row = module.layer_encoders(**(ENCODER | {"dataset": "digits", "n": 16, "vocabulary": 0}))
+    row = encoders.layer_encoders(**(ENCODER | {"dataset": "digits", "n": 16, "vocabulary": 0}))
     assert row["distinct"] == 1.0 and 1 / 16 <= row["hardmax"] <= 1
 
 
@@ -267,7 +268,7 @@ def test_layer_encoders_on_images():
 )  # fmt: skip
 def test_layer_encoders_refuses_bad_input(change):
     with pytest.raises(ValueError):
-        module.layer_encoders(**(ENCODER | change))
+        encoders.layer_encoders(**(ENCODER | change))
 
 
 # The proposition of chapter 06: rank at most the number of distinct tokens, and reached at every head dimension

@@ -18,6 +18,7 @@ from attnrank.experiments import (
     beyond,
     formulas,
     head_dimension,
+    layer_encoders,
     layer_tables,
     real_tokens,
     row_costs,
@@ -44,6 +45,7 @@ EXPERIMENTS: dict[str, Experiment] = (
     | formulas.EXPERIMENTS
     | sweeps.EXPERIMENTS
     | layer_tables.EXPERIMENTS
+    | layer_encoders.EXPERIMENTS
 )
 
 
