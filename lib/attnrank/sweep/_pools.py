@@ -117,9 +117,6 @@ class Cluster:
         return _outcome(future, (self._distributed.KilledWorker, CancelledError))
 
 
-Pool = Processes | Cluster
-
-
 def _outcome(future: Future, lost: tuple[type[BaseException], ...]) -> Outcome:
     try:
         return future.result()

@@ -13,11 +13,11 @@ import pandas as pd
 from tqdm import tqdm
 
 from attnrank import _check
-from attnrank.sweep._pools import Cluster, Pool, Processes
+from attnrank.sweep._pools import Cluster, Processes
 from attnrank.sweep._provenance import environment, results_folder
 from attnrank.sweep._session import Session
 from attnrank.sweep._values import Row, Setting, columns
-from attnrank.sweep._work import outcomes
+from attnrank.sweep._work import Pool, outcomes
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -6,19 +6,16 @@ import math
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 
 from attnrank.sweep._device import device_name, free_memory
 from attnrank.sweep._provenance import versions
 from attnrank.sweep._values import Row, Setting, Value, named, plain
-
-if TYPE_CHECKING:
-    from attnrank.sweep._pools import Pool
 
 
 class LostWorker(RuntimeError):
@@ -36,6 +33,21 @@ class Outcome:
     result: dict[str, Value] | Exception
     seconds: float
     device: str
+
+
+class Pool(Protocol):
+    """Where rows are computed beside each other; see :mod:`attnrank.sweep._pools`."""
+
+    again: int
+    again_alone: int
+
+    def capacity(self) -> int: ...
+
+    def submit(self, work: Callable, function: Callable, setting: Setting) -> object: ...
+
+    def wait(self, futures: Iterable) -> set: ...
+
+    def outcome(self, future: object) -> Outcome: ...
 
 
 def call(function: Callable[..., dict], setting: Setting) -> dict[str, Value] | Exception:
