@@ -14,8 +14,12 @@ from torch import Tensor
 
 UNIT = 2.0**-53  # unit roundoff of float64
 
-#: Columns that weigh together less than this share of tol^2 are left out of the product, and the lower shift follows.
-DROPPED_SHARE = 2.0**-10
+#: Columns that weigh together less than this share of tol^2 are left out of the product, and the lower shift follows:
+#: at first many, then, for matrices with a singular value too near the tolerance, few.
+DROPPED_SHARES = (2.0**-8, 2.0**-14)
+
+#: The same share where eigenvalues of the product are counted.
+DROPPED_FROM_EIGENVALUES = 2.0**-10
 
 #: In units of tol^2: squared norms of columns that may be eliminated, and the least eigenvalue of their block.
 CANDIDATE, DEFINITE = 400, 64
@@ -24,7 +28,7 @@ CANDIDATE, DEFINITE = 400, 64
 STRIP = 48
 
 #: Entries of the matrices counted together: what a CPU holds in its cache, or what keeps a GPU busy.
-CPU_ENTRIES, GPU_ENTRIES = 1 << 18, 1 << 27
+CPU_ENTRIES, GPU_ENTRIES = 1 << 19, 1 << 27
 
 
 def count(a: Tensor, tol: Tensor) -> tuple[Tensor, Tensor]:
@@ -35,11 +39,12 @@ def count(a: Tensor, tol: Tensor) -> tuple[Tensor, Tensor]:
     """
     square = tol * tol
     norms, order, tails = _columns_by_norm(a)
-    kept, leading = (tails > DROPPED_SHARE * square[:, None]).sum(-1), (norms > CANDIDATE * square[:, None]).sum(-1)
+    leading = (norms > CANDIDATE * square[:, None]).sum(-1)
     error = _error_of_product(tails[:, 0], tol, a.shape[-2])
-    counts = torch.zeros_like(kept)
-    certain = kept == 0
-    for eliminated in (leading, torch.zeros_like(leading)):  # without elimination: slower, errors are smaller
+    counts = torch.zeros_like(leading)
+    certain = tails[:, 0] <= DROPPED_SHARES[0] * square  # too small to have a singular value of that size
+    for share, eliminated in zip(DROPPED_SHARES, (leading, torch.zeros_like(leading)), strict=True):
+        kept = (tails > share * square[:, None]).sum(-1)
         for group in _groups(~certain & (4 * error < square), kept, a):
             columns = int(kept[group].max())
             product = _product(a, group, order[:, :columns])
@@ -94,7 +99,7 @@ def _definite_block(h: Tensor, p: int, least: Tensor) -> tuple[Tensor, int]:
 def count_relative(a: Tensor, tol: float) -> tuple[Tensor, Tensor]:
     """As :func:`count`, with the tolerance ``tol`` times the largest singular value: from eigenvalues of a^T a."""
     norms, order, tails = _columns_by_norm(a)
-    dropped_at_most = DROPPED_SHARE * min(1.0, tol * tol) * norms[:, 0]  # the largest norm is at most the largest value
+    dropped_at_most = DROPPED_FROM_EIGENVALUES * min(1.0, tol * tol) * norms[:, 0]  # the largest norm is at most the largest value
     kept = (tails > dropped_at_most[:, None]).sum(-1)
     error = _error_of_product(tails[:, 0], tails[:, 0].sqrt(), a.shape[-2])
     counts = torch.zeros_like(kept)
@@ -139,8 +144,9 @@ def _positive_pivots(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 def _product(a: Tensor, group: Tensor, order: Tensor) -> Tensor:
     """x^T x of the columns x that ``order`` names, correct in the lower triangle; perhaps with some zero columns more."""
-    chosen = a[group] if len(group) > 1 else a[int(group) : int(group) + 1]
-    x = chosen.gather(-1, order[group][:, None, :].expand(-1, a.shape[-2], -1))
+    x = a.new_empty(len(group), a.shape[-2], order.shape[-1])
+    for i, columns in zip(group.tolist(), x, strict=True):
+        torch.gather(a[i], -1, order[i].expand_as(columns), out=columns)
     k = x.shape[-1]
     size = k if k % 64 else k + 4  # a CPU's cache dislikes columns that are a power of two apart
     product = x.new_zeros(len(group), size, size)

@@ -79,6 +79,8 @@ def _signs(q: Tensor, k: Tensor, rows: Tensor, keys: Tensor, pivots: Tensor) -> 
     """Sign of the score of each key against its pivot, exactly."""
     signs = torch.zeros_like(keys)
     others = (keys != pivots).nonzero().flatten()
+    if not len(others):
+        return signs
     for part in others.split(max(1, GATHERED // (4 * q.shape[-1]))):
         a, b = k[keys[part]], k[pivots[part]]
         unequal = (a != b).any(-1)

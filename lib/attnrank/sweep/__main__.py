@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     instead.add_argument("--list", action="store_true", help="list the published tables and where they come from")
     instead.add_argument("--verify", type=int, metavar="K", help="compute K random rows of each (or of NAME) again")
     parser.add_argument("--seconds", type=float, default=5.0, metavar="S",
-                        help="--verify draws no row that is predicted to take more (default 5)")
+                        help="--verify draws rows predicted to take at most this, or the cheapest (default 5)")
     return parser
 
 
