@@ -87,6 +87,16 @@ def extra_memory(code: str) -> float:
     return float(result.stdout.split()[-1])
 
 
+def extra_gpu_memory(work: Callable[[], object]) -> float:
+    """Bytes by which the memory in use on the GPU grows, at its peak, while ``work`` runs."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    work()
+    torch.cuda.synchronize()
+    return float(torch.cuda.max_memory_allocated() - before)
+
+
 def machine() -> str:
     """The processor, its number of cores, and PyTorch's version: what a time depends on."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"

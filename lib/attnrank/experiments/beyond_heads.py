@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from attnrank import _check
+from attnrank.experiments.counting import hardmax_rank_on_device
 from attnrank.experiments.experiment import Experiment
-from attnrank.ranks import hardmax_rank, singular_values
+from attnrank.ranks import singular_values
 from attnrank.sweep import Setting, grid
 from attnrank.theory import causal_head_dim_bound
 
@@ -19,7 +20,7 @@ ZERO = 1e-8
 
 def causal_heads(n: int, d_h: int, samples: int, seed: int) -> Setting:
     """Hardmax rank of causal heads with i.i.d. N(0,1) queries and keys: orthonormal tokens, Gaussian weights."""
-    ranks = [hardmax_rank(q, k, causal=True) for q, k in queries_keys(n, d_h, samples, seed)]
+    ranks = [hardmax_rank_on_device(q, k, causal=True) for q, k in queries_keys(n, d_h, samples, seed)]
     return summary("rank", torch.cat(ranks))
 
 
@@ -87,7 +88,7 @@ def rank_ascent(n: int, d_h: int, surrogate: str, seed: int) -> Setting:
     ranks = {}
     for step in range(max(CHECKPOINTS) + 1):
         if step in CHECKPOINTS:
-            ranks[f"rank_after_{step}"] = float(hardmax_rank(q, k))
+            ranks[f"rank_after_{step}"] = float(hardmax_rank_on_device(q, k))
         optimiser.zero_grad()
         log_a = (q @ k.T).log_softmax(-1)
         if surrogate == "matching":

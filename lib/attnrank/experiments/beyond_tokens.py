@@ -9,9 +9,9 @@ from torch import Tensor
 
 from attnrank import _check
 from attnrank.experiments.beyond_heads import queries_keys, summary
+from attnrank.experiments.counting import hardmax_rank_on_device
 from attnrank.experiments.experiment import Experiment
 from attnrank.inputs import tokens
-from attnrank.ranks import hardmax_rank
 from attnrank.scores import gaussian_weights
 from attnrank.sweep import Setting, grid
 
@@ -32,7 +32,7 @@ def anisotropic_heads(n: int, d_h: int, cosine: float, samples: int, seed: int) 
             math.sqrt(c) * torch.randn(len(own), 1, d_h, generator=common, dtype=torch.float64) + math.sqrt(1 - c) * own
             for own in pair
         )
-        ranks.append(hardmax_rank(q, k))
+        ranks.append(hardmax_rank_on_device(q, k))
     return summary("rank", torch.cat(ranks))
 
 
@@ -64,8 +64,8 @@ def weight_laws(n: int, d: int, d_h: int, law: str, inputs: str, samples: int, s
         if inputs == "orthonormal":
             x = tokens("orthonormal", n, d, generator=generator)
         q, k = x @ draw_weights(law, d, d_h, generator), x @ draw_weights(law, d, d_h, generator)
-        ranks.append(hardmax_rank(q, k))
-        unit_keys.append(hardmax_rank(q, torch.nn.functional.normalize(k, dim=-1)))
+        ranks.append(hardmax_rank_on_device(q, k))
+        unit_keys.append(hardmax_rank_on_device(q, torch.nn.functional.normalize(k, dim=-1)))
     return summary("rank", torch.stack(ranks)) | summary("unit_keys", torch.stack(unit_keys))
 
 
@@ -105,7 +105,7 @@ def token_treatments(kind: str, n: int, d: int, d_h: int, treatment: str, sample
         q, k = x @ w_q, x @ w_k
         if treatment in ("rotary", "both"):
             q, k = rotate(q), rotate(k)
-        ranks.append(hardmax_rank(q, k))
+        ranks.append(hardmax_rank_on_device(q, k))
     return summary("rank", torch.stack(ranks))
 
 
@@ -150,7 +150,7 @@ def latent_heads(
         if rotary:
             q = torch.cat([q[:, :content], rotate(q[:, content:])], -1)
             k = torch.cat([k, rotate(normal(n, rotary))], -1)
-        ranks.append(hardmax_rank(q, k))
+        ranks.append(hardmax_rank_on_device(q, k))
     return summary("rank", torch.stack(ranks))
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnrank import _check
-from attnrank.ranks import hardmax_rank
+from attnrank.experiments.counting import hardmax_rank_on_device
 
 STRUCTURES = ("random", "autoregressive", "blocks", "common", "simplex", "pairs")
 #: Scores computed at a time, so that memory stays small.
@@ -77,8 +77,8 @@ def ranks_of_gram(
     together = max(1, SCORES // (n * max(n, d_h)))
     for start in range(0, samples, together):
         q, k = torch.randn(2, min(together, samples - start), n, d_h, generator=generator, dtype=torch.float64)
-        ranks.append(hardmax_rank(root @ q, key_root @ k))
-        orthonormal.append(hardmax_rank(q, k))
+        ranks.append(hardmax_rank_on_device(root @ q, key_root @ k))
+        orthonormal.append(hardmax_rank_on_device(q, k))
     return torch.cat(ranks).double(), torch.cat(orthonormal).double()
 
 

@@ -9,9 +9,9 @@ from scipy import optimize
 from torch import Tensor
 
 from attnrank import _check, theory
+from attnrank.experiments.counting import hardmax_rank_on_device
 from attnrank.experiments.experiment import Experiment
 from attnrank.experiments.synthetic import random_heads
-from attnrank.ranks import hardmax_rank
 from attnrank.sweep import Setting, grid
 
 #: What is brought to unit length before the scores.
@@ -34,8 +34,8 @@ def rank_increments(n: int, d_h: int, samples: int, seed: int) -> Setting:
     for shape in _batches(samples, n, d_h + 1):
         q = torch.randn(shape, generator=generator, dtype=torch.float64)
         k = torch.randn(shape, generator=generator, dtype=torch.float64)
-        before.append(hardmax_rank(q[..., :-1], k[..., :-1]))
-        after.append(hardmax_rank(q, k))
+        before.append(hardmax_rank_on_device(q[..., :-1], k[..., :-1]))
+        after.append(hardmax_rank_on_device(q, k))
     rank, increment = torch.cat(before).double(), (torch.cat(after) - torch.cat(before)).double()
     return {
         "rank_mean": rank.mean().item(),
@@ -81,7 +81,7 @@ def normalised_heads(n: int, d_h: int, normalised: str, gain_spread: float, samp
             q = _normalise(q, spread, generator)
         if what in ("keys", "both"):
             k = _normalise(k, spread, generator)
-        ranks.append(hardmax_rank(q, k))
+        ranks.append(hardmax_rank_on_device(q, k))
     rank = torch.cat(ranks).double()
     return {"rank_mean": rank.mean().item(), "rank_standard_error": rank.std().item() / math.sqrt(samples)}
 

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from attnrank import _check, data
+from attnrank.experiments.counting import hardmax_rank_on_device
 from attnrank.experiments.experiment import Experiment
 from attnrank.experiments.layer_tables import EXPONENTS, HEAD_DIMS, WIDTHS, compressed_softmax, soft_ranks
 from attnrank.experiments.real_tokens import TEXTS, words_of
 from attnrank.models import Block, Encoder, TransformerConfig, VisionTransformer, sinusoids
-from attnrank.ranks import hardmax_rank
 from attnrank.sweep import Setting, grid
 
 POSITIONS = ("none", "sinusoidal", "masked padding")
@@ -55,7 +55,7 @@ def layer_encoders(
             block = encoder.blocks[layer - 1]
             q, k = block.attention.queries_keys(block.norm1(x))
             admitted = counts > 0
-            hard.append((hardmax_rank(q, k[:, admitted]).double() / n).mean())
+            hard.append((hardmax_rank_on_device(q, k[:, admitted]).double() / n).mean())
             soft.append(soft_ranks(compressed_softmax(q, k, counts, scale), n, (*EXPONENTS, default)))
             distinct.append(admitted.double().sum() / n)
     soft = np.array(soft)  # sequences, heads, tolerances

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from attnrank import _check
+from attnrank.experiments.counting import hardmax_rank_on_device
 from attnrank.experiments.experiment import Experiment
-from attnrank.ranks import hardmax_rank, singular_values
+from attnrank.ranks import singular_values
 from attnrank.sweep import Setting, grid
 
 HEAD_DIMS = (2, 3, 4, 8, 16)
@@ -74,7 +75,7 @@ def layer_causes(
         ranks, curves = [], []
         for _ in range(_check.integer("samples", samples, minimum=1)):
             q, k, counts = _heads(cause, amount, n, d, generator)
-            ranks.append(hardmax_rank(q, k, causal=cause == "causal").item() / n)
+            ranks.append(hardmax_rank_on_device(q, k, causal=cause == "causal").item() / n)
             a = compressed_softmax(q, k, counts, temperature * d**power, causal=cause == "causal")
             curves.append(soft_ranks(a, n, FINE_EXPONENTS))
             distinct.append(len(k) / n)

@@ -12,10 +12,10 @@ from torch.nn.functional import normalize
 
 from attnrank import _check, data
 from attnrank.experiments import vision
+from attnrank.experiments.counting import hardmax_rank_on_device
 from attnrank.experiments.experiment import Experiment
 from attnrank.experiments.gram import geometry
 from attnrank.models import TransformerConfig
-from attnrank.ranks import hardmax_rank
 from attnrank.sweep import Setting, grid
 
 WIDTH = 192
@@ -37,7 +37,7 @@ def real_tokens(dataset: str, n: int, positions: float, d_h: int, sequences: int
     ranks = []
     for part, same in zip(x.unsqueeze(1).split(16), first.split(16), strict=True):
         k = (part @ w_k).take_along_dim(same[:, None, :, None], -2)  # equal tokens have equal keys, to the last bit
-        ranks.append(hardmax_rank(part @ w_q, k))
+        ranks.append(hardmax_rank_on_device(part @ w_q, k))
     rank = torch.cat(ranks).double()
     return shape | {"rank_mean": rank.mean().item(), "rank_over_sequences_std": rank.mean(1).std().item()}
 

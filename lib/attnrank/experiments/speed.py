@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 
 from attnrank import _check
-from attnrank.benchmarks import CONTESTS, compare, extra_memory, interleaved, machine
+from attnrank.benchmarks import CONTESTS, compare, extra_gpu_memory, extra_memory, interleaved, machine
 from attnrank.benchmarks.contests import dense_path, queries_and_keys, tiled_product
 from attnrank.experiments.experiment import Experiment
 from attnrank.ranks import hardmax_rank
@@ -55,7 +55,13 @@ def speed(
 
 def _memory(n: int, d_h: int, dtype: str, threads: int, device: str, bar: str) -> Setting:
     names = {"contestant": "hardmax_rank", "baseline": "1 GiB"}
-    size = math.nan if device == "cuda" else extra_memory(MEMORY.format(n=n, d_h=d_h, dtype=dtype, threads=threads))
+    if device == "cpu":
+        size = extra_memory(MEMORY.format(n=n, d_h=d_h, dtype=dtype, threads=threads))
+    elif torch.cuda.is_available():
+        q, k = queries_and_keys(n, d_h, 1, dtype, device)
+        size = extra_gpu_memory(lambda: hardmax_rank(q, k))
+    else:
+        size = math.nan
     if math.isnan(size):
         return _result(names, None, None, None, None, None, "not measured")
     gib = size / 2**30

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from attnrank import _check
+from attnrank.experiments.counting import hardmax_rank_on_device
 from attnrank.experiments.experiment import Experiment
 from attnrank.experiments.sweeps_heads import DISTRIBUTIONS
 from attnrank.inputs import tokens
 from attnrank.models import Encoder, TransformerConfig
-from attnrank.ranks import hardmax_rank
 from attnrank.sweep import Setting, grid
 
 DEPTH = 8
@@ -48,7 +48,7 @@ def _layers(encoder: Encoder, x: Tensor) -> list[tuple[Tensor, Tensor]]:
     found = []
     for block in encoder.blocks:
         entering = block.norm1(x)
-        rank = hardmax_rank(*block.attention.queries_keys(entering)).double().mean() / len(x)
+        rank = hardmax_rank_on_device(*block.attention.queries_keys(entering)).double().mean() / len(x)
         found.append((rank, mean_cosine(entering)))
         x = block(x)
     return found

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from attnrank import _check
+from attnrank.experiments.counting import hardmax_rank_on_device
 from attnrank.experiments.experiment import Experiment
 from attnrank.inputs import tokens
-from attnrank.ranks import hardmax_rank
 from attnrank.sweep import Setting, grid
 
 #: The token distributions of the chapter: kind and options of :func:`attnrank.inputs.tokens`.
@@ -67,7 +67,7 @@ def synthetic_heads(distribution: str, n: int, d: int, d_h: int, samples: int, s
     ranks = []
     for batch in _batches(samples, n, d_h):
         y = torch.stack([projections(distribution, n, d, 2 * d_h, generator) for _ in range(batch)])
-        ranks.append(hardmax_rank(y[..., :d_h], y[..., d_h:]).double())
+        ranks.append(hardmax_rank_on_device(y[..., :d_h], y[..., d_h:]).double())
     return _summary("rank", torch.cat(ranks) / n)
 
 
@@ -82,8 +82,8 @@ def synthetic_increments(distribution: str, n: int, d: int, d_h: int, samples: i
     for batch in _batches(samples, n, d_h + 1):
         y = torch.stack([projections(distribution, n, d, 2 * d_h + 2, generator) for _ in range(batch)])
         q, k = y.split(d_h + 1, -1)
-        before.append(hardmax_rank(q[..., :-1], k[..., :-1]).double())
-        after.append(hardmax_rank(q, k).double())
+        before.append(hardmax_rank_on_device(q[..., :-1], k[..., :-1]).double())
+        after.append(hardmax_rank_on_device(q, k).double())
     before, after = torch.cat(before) / n, torch.cat(after) / n
     return _summary("rank", before) | _summary("increment", after - before)
 
@@ -102,7 +102,7 @@ def layer_averages(distribution: str, n: int, d: int, d_h: int, heads: int, samp
     for _ in range(samples):
         y = projections(distribution, n, d, 2 * heads * d_h, generator)
         q, k = y.reshape(n, 2, heads, d_h).permute(1, 2, 0, 3)
-        layers.append(hardmax_rank(q.contiguous(), k.contiguous()).double() / n)
+        layers.append(hardmax_rank_on_device(q.contiguous(), k.contiguous()).double() / n)
     rank = torch.stack(layers)
     result = _summary("rank", rank.mean(-1)) | {"head_variance": None, "correlation": None}
     if heads > 1:

@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from attnrank import _check, theory
+from attnrank.experiments.counting import hardmax_rank_on_device
 from attnrank.experiments.experiment import Experiment
 from attnrank.experiments.sweeps_heads import DISTRIBUTIONS, WIDTHS, projections
-from attnrank.ranks import hardmax_rank
 from attnrank.sweep import Setting, grid
 
 #: Weights of their own at every head dimension, or the leading coordinates of one large head.
@@ -133,7 +133,7 @@ def _curves(distribution: str, n: int, d: int, design: str, batch: int, generato
     else:
         q, k = y.chunk(2, -1)
         pairs = ((q[..., :d_h], k[..., :d_h]) for d_h in HEAD_DIMS)
-    return torch.stack([hardmax_rank(q, k) for q, k in pairs], -1).double()
+    return torch.stack([hardmax_rank_on_device(q, k) for q, k in pairs], -1).double()
 
 
 def _trials(distribution: str, n: int, design: str, repetitions: int, trials: int) -> list[Setting]:

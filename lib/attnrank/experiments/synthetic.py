@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from attnrank import _check
+from attnrank.experiments.counting import hardmax_rank_on_device
 from attnrank.experiments.experiment import Experiment
-from attnrank.ranks import hardmax_rank
-from attnrank.sweep import Setting, device, grid
+from attnrank.sweep import Setting, grid
 
 
 def random_heads(n: int, d_h: int, samples: int, seed: int) -> Setting:
@@ -25,7 +25,7 @@ def random_heads(n: int, d_h: int, samples: int, seed: int) -> Setting:
         shape = (min(together, samples - start), n, d_h)
         q = torch.randn(shape, generator=generator, dtype=torch.float64)
         k = torch.randn(shape, generator=generator, dtype=torch.float64)
-        ranks.append(hardmax_rank(q.to(device()), k.to(device())).cpu())
+        ranks.append(hardmax_rank_on_device(q, k))
     rank = torch.cat(ranks).double()
     return {
         "rank_mean": rank.mean().item(),

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from attnrank import _check, data
+from attnrank.experiments.counting import hardmax_rank_on_device
 from attnrank.experiments.experiment import Experiment
 from attnrank.models import TransformerConfig, VisionTransformer
-from attnrank.ranks import hardmax_rank, singular_values
+from attnrank.ranks import singular_values
 from attnrank.scores import attention
 from attnrank.sweep import Setting, grid
 
@@ -35,7 +36,7 @@ def vit_hardmax(
     images = _check.integer("images", images, minimum=2)
     model = _model(dataset, patch, TransformerConfig(width, heads, head_dim, depth=1, init="lecun"), seed)
     x = _treat(model.encoder.blocks[0].norm1(model.embed(_images(dataset, images, seed))), treatment)
-    rank = hardmax_rank(*model.encoder.blocks[0].attention.queries_keys(x)).double() / x.shape[-2]
+    rank = hardmax_rank_on_device(*model.encoder.blocks[0].attention.queries_keys(x)).double() / x.shape[-2]
     return {"n": x.shape[-2], "rank_fraction": rank.mean().item(), "rank_fraction_over_images_std": rank.mean(1).std().item()}
 
 
@@ -64,7 +65,7 @@ def vit_layers(
         x = block(x)
     block = model.encoder.blocks[layer - 1]
     x = block.norm1(x)
-    rank = hardmax_rank(*block.attention.queries_keys(x)).double() / x.shape[-2]
+    rank = hardmax_rank_on_device(*block.attention.queries_keys(x)).double() / x.shape[-2]
     return {"n": x.shape[-2], "rank_fraction": rank.mean().item(), "mean_cosine": _mean_cosine(x)}
 
 

@@ -180,7 +180,7 @@ def _groups(wanted: Tensor, kept: Tensor, a: Tensor) -> tuple[Tensor, ...]:
 
 
 def _together(a: Tensor) -> int:
-    return max(1, (GPU_ENTRIES if a.is_cuda else CPU_ENTRIES) // a[0].numel())
+    return max(1, (CPU_ENTRIES if a.device.type == "cpu" else GPU_ENTRIES) // a[0].numel())
 
 
 def _error_of_product(bound: Tensor, tol: Tensor, n: int) -> Tensor:

@@ -32,10 +32,11 @@ def small_ranks(q: Tensor, k: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:
         close = _close(x[part], y[part], slack[part], causal, scratch)
         marks = torch.sum(close, 1, out=chosen[part])
         if marks.sum() > len(close) * n:  # some queries have several close keys
-            pairs, many[part] = _take_undecided(close, marks)
-            undecided.append(pairs + start * pairs.new_tensor([[n], [m]]))
+            row, key, many[part] = _take_undecided(close, marks)
+            undecided.append((row + start * n, key + start * m))
     if undecided:
-        _, best = best_of_each(q.flatten(0, 1), k.flatten(0, 1), *torch.cat(undecided, 1))
+        row, key = (torch.cat(parts) for parts in zip(*undecided, strict=True))
+        _, best = best_of_each(q.flatten(0, 1), k.flatten(0, 1), row, key)
         chosen.view(-1)[best] = 1.0
     return (chosen > 0).sum(1), many
 
@@ -57,11 +58,11 @@ def _highest(scores: Tensor) -> Tensor:
     return scores.amax(2)
 
 
-def _take_undecided(close: Tensor, marks: Tensor) -> tuple[Tensor, Tensor]:
+def _take_undecided(close: Tensor, marks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Take the queries that have several close keys, of ``close`` (batch, n, m), out of its sums ``marks`` (batch, m).
 
-    Returns these pairs, as indices (2, pairs) of queries and keys among all of the batch, and which matrices have so
-    many that they are left out.
+    Returns these pairs, as indices of queries and of keys among all of the batch, and which matrices have so many that
+    they are left out.
     """
     _, n, m = close.shape
     counts = close.sum(2)
@@ -72,4 +73,4 @@ def _take_undecided(close: Tensor, marks: Tensor) -> tuple[Tensor, Tensor]:
     marks.index_add_(0, rows // n, taken, alpha=-1)
     which, key = taken.nonzero().unbind(1)
     row = rows[which]
-    return torch.stack([row, row // n * m + key]), many
+    return row, row // n * m + key, many

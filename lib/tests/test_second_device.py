@@ -1,0 +1,137 @@
+"""The routines on a device with memory of its own: a GPU, or a simulated one. Same numbers, and nothing left behind."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from second_device import MEMORY, second_device  # noqa: F401 (fixture)
+from test_ranks_hardmax import DTYPES, PATHS, draw, force, integers, nearly_tied, repeated_rows
+from test_ranks_spectra import ADVERSARIAL
+
+from attnrank import attention, effective_rank, hardmax_rank, numerical_rank, singular_values, stable_rank
+from attnrank.benchmarks import CONTESTS, extra_gpu_memory
+from attnrank.experiments import EXPERIMENTS, counting
+
+from attnrank.ranks import certified_rank
+
+
+def back(x, device):
+    """A result that must be on the device, on the CPU."""
+    assert x.device.type == device
+    return x.cpu()
+
+
+def test_tensors_of_two_devices_do_not_meet(second_device):  # noqa: F811
+    x = torch.ones(3)
+    far = x.to(second_device)
+    assert far.device.type == second_device and (far + 1).tolist() == [2.0, 2.0, 2.0]
+    for meeting in (lambda: far + x, lambda: far @ x, lambda: torch.zeros(2, 3) @ far, lambda: torch.cat([far, x])):
+        with pytest.raises(RuntimeError, match="same device|two devices"):
+            meeting()
+    far[1:] += 1.0  # through a view
+    assert far.tolist() == [1.0, 2.0, 2.0] and x.tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_hardmax_ranks(monkeypatch, second_device, dtype, path):  # noqa: F811
+    for q, k in (
+        (integers(54, 5, 80, 4, size=3).to(dtype), integers(55, 5, 80, 4, size=3).to(dtype)),
+        [x.expand(2, -1, -1) for x in nearly_tied(56, 100, 100, 4, dtype)],
+        repeated_rows(57, 90, 90, 5, 20, dtype)[:2],
+        (draw(58, 2, 300, 16, dtype=dtype), draw(59, 2, 300, 16, dtype=dtype)),
+    ):
+        for options in ({}, {"causal": True}, {"tile": 70}, {"causal": True, "tile": 70}):
+            expected = hardmax_rank(q, k, **options)
+            with monkeypatch.context() as patch:
+                force(patch, path, keys=70)
+                counted = hardmax_rank(q.to(second_device), k.to(second_device), **options)
+            assert torch.equal(back(counted, second_device), expected)
+
+
+@pytest.mark.parametrize("d_h", [4, 64])
+def test_hardmax_ranks_of_a_large_matrix(second_device, d_h):  # noqa: F811
+    q, k = draw(60, 2500, d_h, dtype=torch.float32), draw(61, 2500, d_h, dtype=torch.float32)
+    counted = hardmax_rank(q.to(second_device), k.to(second_device))
+    assert back(counted, second_device) == hardmax_rank(q, k)
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_numerical_ranks_of_difficult_matrices(second_device, relative):  # noqa: F811
+    for name, (matrix, tol) in ADVERSARIAL.items():
+        a = torch.tensor(matrix)
+        rank, by_svd = certified_rank(a, tol, relative=relative)
+        results = certified_rank(a.to(second_device), tol, relative=relative)
+        there, by_other_svd = (back(x, second_device) for x in results)
+        if second_device != "cuda":  # where another library's SVD decides, it may decide otherwise
+            assert torch.equal(by_other_svd, by_svd), name
+        if second_device != "cuda" or not by_other_svd:
+            assert torch.equal(there, rank), name
+
+
+def test_numerical_ranks_of_a_batch_of_softmax_matrices(second_device):  # noqa: F811
+    q, k = draw(62, 5, 160, 8), draw(63, 5, 160, 8)
+    a, far = (attention(x, y, temperature=1 / 8) for x, y in ((q, k), (q.to(second_device), k.to(second_device))))
+    assert torch.allclose(back(far, second_device), a, rtol=1e-12, atol=0)
+    far = a.to(second_device)
+    for options in ({}, {"relative": True}):
+        rank = numerical_rank(far, 1e-3, **options)
+        assert torch.equal(back(rank, second_device), numerical_rank(a, 1e-3, **options))
+    for measure in (stable_rank, effective_rank, singular_values):
+        assert torch.allclose(back(measure(far), second_device), measure(a), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"hard": True}, {"causal": True, "hard": True}])
+def test_attention(second_device, options):  # noqa: F811
+    q, k = draw(64, 3, 20, 4), draw(65, 3, 20, 4)
+    far = attention(q.to(second_device), k.to(second_device), **options)
+    assert torch.allclose(back(far, second_device), attention(q, k, **options), rtol=1e-12, atol=0)
+
+
+def test_memory_on_the_device_does_not_grow_with_the_square(second_device):  # noqa: F811
+    n = 100_000
+    q, k = (draw(seed, n, 8, dtype=torch.float32).to(second_device) for seed in (66, 67))
+    if second_device == "cuda":
+        extra = extra_gpu_memory(lambda: hardmax_rank(q, k))
+    else:
+        before = MEMORY.reset()
+        hardmax_rank(q, k)
+        extra = MEMORY.peak - before
+    assert extra < 2**28 < 4 * n**2 / 100  # a hundredth of the scores
+
+
+def test_rows_of_tables_are_the_same_with_ranks_counted_on_the_device(monkeypatch, second_device):  # noqa: F811
+    counted = set()
+
+    def device():
+        counted.add(name)
+        return torch.device(second_device)
+
+    for name, experiment in EXPERIMENTS.items():
+        if experiment.timed or experiment.data or name == "rank_ascent":  # the last takes too long here
+            continue
+        expected = experiment.function(**experiment.quick[0])
+        with monkeypatch.context() as patch:
+            patch.setattr(counting, "device", device)
+            assert experiment.function(**experiment.quick[0]) == expected, name
+    assert counted >= {"random_heads", "head_dimension", "normalised_heads", "synthetic_heads", "rank_increments"}
+
+
+@pytest.mark.parametrize("contest", CONTESTS)
+def test_contests(second_device, contest):  # noqa: F811
+    for routine in CONTESTS[contest].prepare(20, 4, 2, "float32", second_device):
+        result = routine()
+        assert result is None or back(result, second_device).isfinite().all()
+
+
+def test_extra_memory_is_the_peak_above_what_was_in_use_before(monkeypatch):
+    use = {"now": 100, "peak": 900}
+
+    def work():
+        use.update(peak=use["now"] + 50)
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: use.update(peak=use["now"]))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: use["now"])
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: use["peak"])
+    assert extra_gpu_memory(work) == 50
