@@ -43,6 +43,15 @@ def test_routines_take_turns_and_the_first_calls_do_not_count():
     assert "".join(machine.calls) == "ab" + "ba"
 
 
+def test_a_short_routine_is_called_several_times_in_its_turn_and_the_mean_counts():
+    machine = Machine()
+    routines = [machine.routine("a", 1.0), machine.routine("b", 3.0)]
+    assert interleaved(routines, 2, turn=2.5, clock=machine.clock) == [[1.0] * 2, [3.0] * 2]
+    assert "".join(machine.calls) == "aab" + "aaab" + "baaa"
+    drifting = Machine(slowing=2.0)  # the first call takes 1 s, the second 2 s: two calls last a turn
+    assert interleaved([drifting.routine("a", 1.0)], 1, turn=3.0, clock=drifting.clock) == [[(4 + 8) / 2]]
+
+
 def test_turns_cancel_a_drift_that_separate_runs_do_not():
     machine = Machine(slowing=1.1)
     turns = interleaved([machine.routine("a", 1.0), machine.routine("b", 2.0)], 8, warm=False, clock=machine.clock)

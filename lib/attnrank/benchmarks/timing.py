@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import statistics
@@ -49,25 +50,37 @@ def interleaved(
     rounds: int,
     *,
     warm: bool = True,
+    turn: float = 0.0,
     clock: Callable[[], float] | None = None,
 ) -> list[list[float]]:
-    """Seconds of each call: every round calls each routine once, the next round starts with the next routine.
+    """Seconds of a call, by round: every round gives each routine a turn, the next round starts with the next routine.
 
     A change of the machine's speed thus meets all routines alike. With ``warm`` each is called once before, so that
-    caches, thread pools and memory pools are as they will be.
+    caches, thread pools and memory pools are as they will be, and a routine that takes less than ``turn`` seconds is
+    called so often in its turn that it lasts that long; the mean counts. What the other routine left behind, caches full
+    of its own numbers, then weighs little. Without, a turn is one call.
     """
     clock = clock or _clock
-    if warm:
-        for routine in routines:
-            routine()
+    calls = [_calls_of_a_turn(routine, turn, clock) if warm else 1 for routine in routines]
     seconds: list[list[float]] = [[] for _ in routines]
-    for turn in range(rounds):
+    for first in range(rounds):
         for place in range(len(routines)):
-            index = (turn + place) % len(routines)
-            start = clock()
-            routines[index]()
-            seconds[index].append(clock() - start)
+            index = (first + place) % len(routines)
+            seconds[index].append(_seconds(routines[index], calls[index], clock))
     return seconds
+
+
+def _calls_of_a_turn(routine: Callable[[], object], turn: float, clock: Callable[[], float]) -> int:
+    """Warms the routine up, too."""
+    first = _seconds(routine, 1, clock)
+    return 1 if first >= turn else math.ceil(turn / _seconds(routine, 1, clock))
+
+
+def _seconds(routine: Callable[[], object], calls: int, clock: Callable[[], float]) -> float:
+    start = clock()
+    for _ in range(calls):
+        routine()
+    return (clock() - start) / calls
 
 
 def compare(seconds: Sequence[float], baseline: Sequence[float]) -> Ratio:

@@ -19,6 +19,9 @@ from attnrank.sweep import Setting
 #: Side of the square matrices whose product gives the machine's peak rate.
 PEAK_SIDE = 2048
 
+#: Seconds for which a routine is called in its turn, at least.
+TURN = 0.05
+
 MEMORY = """
 import torch
 from attnrank import hardmax_rank
@@ -46,7 +49,7 @@ def speed(
         return _result(names, None, None, None, None, None, "not measured")
     with _threads(threads):
         contestant, baseline = CONTESTS[contest].prepare(n, d_h, batch, dtype, device)
-        times = interleaved([contestant, baseline], rounds, warm=rounds > 2)
+        times = interleaved([contestant, baseline], rounds, warm=rounds > 2, turn=TURN)
     ratio = compare(*times)
     return _result(
         names, ratio.seconds, ratio.baseline_seconds, ratio.ratio, ratio.low, ratio.high, verdict(ratio.ratio, bar)
@@ -101,7 +104,8 @@ def roofline(path: str, n: int, d_h: int, dtype: str, threads: int, rounds: int)
         side = min(PEAK_SIDE, n)
         square = torch.randn(2, side, side, generator=torch.Generator().manual_seed(1)).to(getattr(torch, dtype))
         out = torch.empty_like(square[0])
-        times, peak = interleaved([lambda: routine(q, k), lambda: torch.mm(square[0], square[1], out=out)], rounds)
+        routines = [lambda: routine(q, k), lambda: torch.mm(square[0], square[1], out=out)]
+        times, peak = interleaved(routines, rounds, turn=TURN)
     seconds = statistics.median(times)
     return {
         "seconds": seconds,
