@@ -27,6 +27,7 @@ def force(monkeypatch, path, keys=5):
         monkeypatch.setattr(hardmax, "SMALL", 0)
         monkeypatch.setattr(hardmax, "LARGE", 0)
         monkeypatch.setattr(_pruned, "KEYS", keys)
+        monkeypatch.setattr(_pruned, "GPU_KEYS", keys)
 
 
 def draw(seed, *shape, dtype=torch.float64):

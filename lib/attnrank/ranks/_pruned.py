@@ -14,8 +14,8 @@ from attnrank.ranks._rounding import Frame, norms, scaled_queries, zero_rows
 from attnrank.ranks._search import Found, ManyTies, Queries, padded
 from attnrank.ranks._ties import distinct_rows, first_best_keys, without_rounding
 
-#: Keys of a tile.
-KEYS = 512
+#: Keys of a tile: few, so that queries are found finished early; on a GPU more, for every tile costs it some calls.
+KEYS, GPU_KEYS = 512, 4096
 
 #: Queries that are searched together; this bounds what is held in memory.
 QUERIES = 1 << 16
@@ -94,7 +94,7 @@ class Search:
 
     def __init__(self, found: Found, keys: SortedKeys, tile: int | None) -> None:
         self.found, self.keys = found, keys
-        self.columns = min(tile or KEYS, len(keys))
+        self.columns = min(tile or (KEYS if keys.k.device.type == "cpu" else GPU_KEYS), len(keys))
         self.pad = tile is None
         self._scores = self.columns * tile if tile else max(padded(self.columns), tile_scores(keys.k.device))
         self._scratch = torch.empty(self._scores, dtype=torch.float32, device=keys.k.device)
