@@ -79,7 +79,8 @@ def _inertia(product: Tensor, p: int, square: Tensor, lost: Tensor) -> tuple[Ten
 
     shifted = torch.stack([schur, schur])
     shifted.diagonal(dim1=-2, dim2=-1).sub_(torch.stack([reach, -reach]).unsqueeze(-1))
-    (above, near), errors = _positive_pivots(shifted)
+    # on the CPU: the pivots come one after another, and libraries of GPUs take the matrices one after another, too
+    (above, near), errors = (x.to(h.device) for x in _positive_pivots(shifted.cpu()))
     return p + above, (above == near) & (errors.amax(0) <= allowed) & (11 * tau < least)
 
 

@@ -50,7 +50,8 @@ def certified_rank(
     The count is first taken from the inertia of ``a^T a - tol^2`` with bounds of all rounding errors. Where they certify
     it, the exact singular values have that count, and so have those of a float64 SVD. Where some singular value is too
     near the tolerance, or the tolerance too small for the product (below about 1e-6 times the Frobenius norm), float64
-    singular values decide. On a singular value within rounding of ``tol`` the answer is therefore theirs.
+    singular values decide. On a singular value within rounding of ``tol`` the answer is therefore theirs. They are
+    computed on the CPU, so that the answer does not depend on the device.
 
     Parameters
     ----------
@@ -88,10 +89,10 @@ def certified_rank(
 
 
 def _count_by_svd(a: Tensor, tol: float, relative: bool) -> Tensor:
-    if not relative:
-        return (singular_values(a) >= tol).sum(-1)
-    sigma, _ = _scaled_singular_values(a)
-    return ((sigma >= tol * sigma[..., :1]) & (sigma[..., :1] > 0)).sum(-1)
+    """Counted on the CPU: near the tolerance the libraries of two devices might disagree."""
+    sigma, scale = _scaled_singular_values(a.cpu())
+    counted = (sigma >= tol * sigma[..., :1]) & (sigma[..., :1] > 0) if relative else sigma * scale >= tol
+    return counted.sum(-1).to(a.device)
 
 
 def stable_rank(a: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch"]:
