@@ -28,7 +28,7 @@ CANDIDATE, DEFINITE = 400, 64
 STRIP = 48
 
 #: Entries of the matrices counted together: what a CPU holds in its cache, or what keeps a GPU busy.
-CPU_ENTRIES, GPU_ENTRIES = 1 << 19, 1 << 27
+CPU_ENTRIES, GPU_ENTRIES = 1 << 18, 1 << 27
 
 
 def count(a: Tensor, tol: Tensor) -> tuple[Tensor, Tensor]:
