@@ -237,8 +237,7 @@ def test_killed_processes(tmp_path):
 
 
 def test_a_process_that_always_dies_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(_pools.Processes, "again", 0)  # each death costs seconds
-    monkeypatch.setattr(_pools.Processes, "again_alone", 1)
+    monkeypatch.setattr(_pools.Processes, "again", 0)  # each death costs seconds; twice alone, as always, is enough
     def function(n):
         if n == 1:
             psutil.Process().kill()
