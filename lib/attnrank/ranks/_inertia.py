@@ -100,7 +100,8 @@ def _definite_block(h: Tensor, p: int, least: Tensor) -> tuple[Tensor, int]:
 def count_relative(a: Tensor, tol: float) -> tuple[Tensor, Tensor]:
     """As :func:`count`, with the tolerance ``tol`` times the largest singular value: from eigenvalues of a^T a."""
     norms, order, tails = _columns_by_norm(a)
-    dropped_at_most = DROPPED_FROM_EIGENVALUES * min(1.0, tol * tol) * norms[:, 0]  # the largest norm is at most the largest value
+    # the largest squared norm of a column is at most the largest eigenvalue
+    dropped_at_most = DROPPED_FROM_EIGENVALUES * min(1.0, tol * tol) * norms[:, 0]
     kept = (tails > dropped_at_most[:, None]).sum(-1)
     error = _error_of_product(tails[:, 0], tails[:, 0].sqrt(), a.shape[-2])
     counts = torch.zeros_like(kept)
