@@ -120,7 +120,7 @@ def claim(
     number = f".{_check.integer('digits', digits, minimum=1)}g"
     rounded = margin_meaning == ROUNDING and abs(seen.value - seen.bound) <= seen.margin
     shown = seen.bound if rounded else seen.value
-    slack = seen.margin if rounded else -seen.excess
+    slack = seen.margin if rounded else -seen.excess + 0.0  # never "-0"
     row = Claim(
         id, statement, kind, seen.cases, format(shown, number), relation, format(seen.bound, number),
         format(seen.margin, ".2g"), margin_meaning, format(slack, ".2g"), control, format(mutated.value, number),
