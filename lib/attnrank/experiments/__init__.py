@@ -26,6 +26,7 @@ from attnrank.experiments import (
     sweeps,
     synthetic,
     vision,
+    vit_choices,
 )
 from attnrank.experiments.experiment import Experiment
 
@@ -46,6 +47,7 @@ EXPERIMENTS: dict[str, Experiment] = (
     | sweeps.EXPERIMENTS
     | layer_tables.EXPERIMENTS
     | layer_encoders.EXPERIMENTS
+    | vit_choices.EXPERIMENTS
 )
 
 

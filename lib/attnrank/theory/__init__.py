@@ -18,6 +18,7 @@ from attnrank.theory.perturbation import (
 )
 from attnrank.theory.pruning import examined_fraction
 from attnrank.theory.saturation import lognormal_limit, lognormal_variance, marginal_head_dim, saturation_head_dim
+from attnrank.theory.token_geometry import token_geometry_rank
 
 __all__ = [
     "causal_bound",
@@ -43,4 +44,5 @@ __all__ = [
     "saturation_head_dim",
     "small_cosine_bound",
     "smallest_eigenvalue_bound",
+    "token_geometry_rank",
 ]
