@@ -14,10 +14,10 @@ from attnrank import theory
 @pytest.mark.parametrize(("n", "k"), [(2, 1.0), (16, 2.0), (64, 2.8), (64, 8.0), (256, 4.0), (256, 64.0), (4096, 24.0)])
 def test_without_a_common_share_it_is_the_bound_resolved_by_head_dimension(n, k):
     expected = theory.head_dim_bound(n, k)
-    assert theory.token_geometry_rank(n, k, math.inf, 0.0) == pytest.approx(expected, rel=1e-5)
-    assert theory.token_geometry_rank(n, math.inf, k, 0.0) == pytest.approx(expected, rel=1e-5)
+    assert theory.token_geometry_rank(n, k, math.inf, 0.0) == pytest.approx(expected, rel=2e-4)
+    assert theory.token_geometry_rank(n, math.inf, k, 0.0) == pytest.approx(expected, rel=2e-4)
     if k > 1:
-        assert theory.token_geometry_rank(n, 2 * k, 2 * k, 0.0) == pytest.approx(expected, rel=1e-5)
+        assert theory.token_geometry_rank(n, 2 * k, 2 * k, 0.0) == pytest.approx(expected, rel=2e-4)
 
 
 @pytest.mark.parametrize(("n", "d_h", "directions", "share"), [(64, 8, 3.0, 0.3), (64, 192, 20.0, 0.8), (16, math.inf, 8.0, 0.5)])
@@ -37,9 +37,9 @@ def test_it_is_what_its_definition_says(n, d_h, directions, share):
 @given(n=st.integers(2, 300), k=st.floats(1.0, 100.0), share=st.floats(0.0, 0.95))
 def test_a_common_share_and_fewer_directions_only_lower_it(n, k, share):
     here = theory.token_geometry_rank(n, k, math.inf, share)
-    assert 0 < here <= theory.occupancy_bound(n) * (1 + 1e-6)
-    assert theory.token_geometry_rank(n, 2 * k, math.inf, share) >= here * (1 - 1e-6)
-    assert theory.token_geometry_rank(n, k, math.inf, min(share + 0.05, 1.0)) <= here * (1 + 1e-6)
+    assert 0 < here <= theory.occupancy_bound(n) * (1 + 4e-4)
+    assert theory.token_geometry_rank(n, 2 * k, math.inf, share) >= here * (1 - 4e-4)
+    assert theory.token_geometry_rank(n, k, math.inf, min(share + 0.05, 1.0)) <= here * (1 + 4e-4)
 
 
 @pytest.mark.parametrize(
