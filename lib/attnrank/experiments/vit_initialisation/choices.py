@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn.functional import layer_norm
 
 from attnrank import _check, data
-from attnrank.experiments.counting import hardmax_rank_on_device
-from attnrank.experiments.experiment import Experiment
+from attnrank.experiments.experiment import Experiment, Rounding
+from attnrank.experiments.shared.heads import hardmax_rank_on_device
+from attnrank.experiments.shared.images import IMAGE_SEEDS
 from attnrank.models.vision import patches
 from attnrank.models.weights import draw_weight
 from attnrank.sweep import Setting, grid
@@ -24,7 +25,6 @@ PIXELS = ("standardised", "unit", "symmetric")
 #: uniform weights and biases of variance 1 / (3 fan_in); "normalised", the same between two LayerNorms.
 EMBEDDINGS = ("lecun", "truncated_normal", "torch", "normalised")
 POSITIONS = (0.0, 0.02, 0.1, 0.3, 1.0)
-IMAGE_SEED = 10_000  # the images of the other tables of this chapter
 
 
 def vit_choices(
@@ -90,7 +90,7 @@ def _embedded(x: Float[Tensor, "batch n p"], embedding: str, generator: torch.Ge
 
 @lru_cache(maxsize=8)
 def _images(dataset: str, pixels: str, samples: int, seed: int) -> Float[Tensor, "samples c height width"]:
-    generator = torch.Generator().manual_seed(IMAGE_SEED + seed)
+    generator = torch.Generator().manual_seed(IMAGE_SEEDS + seed)
     standardise = _check.choice("pixels", pixels, PIXELS) == "standardised"
     images = data.images(dataset, count=samples, generator=generator, standardise=standardise)[0].double()
     return 2 * images - 1 if pixels == "symmetric" else images
@@ -120,6 +120,8 @@ EXPERIMENTS = {
         quick=grid(dataset=["digits"], patch=[2], pixels=list(PIXELS), embedding=["lecun"], class_token=[False],
                    positions=[0.02, 1.0], samples=[16], seed=[0], d_h=[8, 192]),
         paper=_paper(),
+        chapter="vit_initialisation",
+        repeats=Rounding(1e-9),
         data="dataset",
     ),
 }  # fmt: skip
