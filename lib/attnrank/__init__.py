@@ -7,6 +7,7 @@ published tables are made of). The commands, ``python -m attnrank.sweep`` and ``
 """
 
 from attnrank import inputs, theory
+from attnrank.probe import probe
 from attnrank.ranks import effective_rank, hardmax_rank, numerical_rank, singular_values, stable_rank
 from attnrank.scores import attention, gaussian_weights, queries_keys
 
@@ -19,6 +20,7 @@ __all__ = [
     "hardmax_rank",
     "inputs",
     "numerical_rank",
+    "probe",
     "queries_keys",
     "singular_values",
     "stable_rank",
