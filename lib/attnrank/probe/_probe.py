@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -172,7 +173,9 @@ def _rows(attention: Attention, wanted: frozenset[str] | None, tol: float) -> li
         rows = measure(attention, wanted, tol)
     except ValueError as error:
         raise ValueError(f"layer {attention.layer}: {error}") from None
-    worst = max((row["deviation"] for row in rows), default=0.0)
+    worst = float(np.max([row["deviation"] for row in rows], initial=0.0))
+    if math.isnan(worst):
+        raise ValueError(f"layer {attention.layer}: the model's own output, or its values, are NaN or infinite there")
     limit = REFUSED_HALF if attention.output.dtype in (torch.float16, torch.bfloat16) else REFUSED
     if not worst <= limit:
         raise ValueError(
