@@ -63,6 +63,8 @@ class Mask:
 class Structure:
     """What is left of a mask without padding: queries and keys that stay (None for all), the kind, and its limit.
 
+    ``padded`` says whether what was left out is padding, and not beyond the reach of a window.
+
     ``uniform`` is the expected rank of queries that each pick one of the keys they see uniformly and independently; it
     is computed for windows and for masks of no named kind.
     """
@@ -73,11 +75,7 @@ class Structure:
     m: int
     kind: str
     uniform: float | None
-
-    @property
-    def padded(self) -> bool:
-        """Whether queries or keys were left out."""
-        return self.queries is not None or self.keys is not None
+    padded: bool = False
 
     @property
     def trivial(self) -> bool:
@@ -102,32 +100,35 @@ def structure(mask: Mask, sample: int, head: int, *, crosses: bool, device: torc
         kept = Mask(kept.n, kept.m, visible=mask.rows(sample, head, 0, n, device)[queries][:, keys][None, None])
     kind = _kind(kept, sample, head, device)
     uniform = _uniform(kept, sample, head, device) if kind not in ("none", "causal") or kind == "causal" and kept.n != kept.m else None
-    return Structure(queries if padded else None, keys if padded else None, kept.n, kept.m, kind, uniform)
+    beyond = kind == "window" and kept.n == n < m  # keys that a cache has and no window reaches are no padding
+    return Structure(queries if padded else None, keys if padded else None, kept.n, kept.m, kind, uniform, padded and not beyond)
 
 
 def _unpadded(mask: Mask, sample: int, head: int, crosses: bool, device: torch.device) -> tuple[Tensor, Tensor]:
     """Queries and keys that are no padding (n), (m).
 
-    A key that no query sees is padding, and a query that sees no key. In self-attention a padded token is both. Padding
-    on the left is harder to see, since models let padded queries see everything in place of nothing: a stretch of keys
-    that the last query does not see is padding if nor does any other query, except those of that stretch themselves,
-    each of which sees either all keys or none.
+    A key that no query sees is padding, and a query that sees no key. In self-attention a padded token is both. On the
+    left padding is harder to see, since models let a padded query see all keys where it would see none. Queries that see
+    all keys or none are padding if the others see none of their keys, and the last query is one of the others: it may
+    see all keys under a causal mask, and then there is no padding on the left.
     """
     n, m = mask.n, mask.m
-    last = mask.rows(sample, head, n - 1, n, device)[0]
     seen = torch.zeros(m, dtype=torch.bool, device=device)
-    counts, outside = [], []
+    counts = []
     for rows in _blocks(mask, sample, head, device):
         seen |= rows.any(0)
         counts.append(rows.sum(1))
-        outside.append((rows & ~last).any(1))
-    count, outside = torch.cat(counts), torch.cat(outside)
+    count = torch.cat(counts)
     queries, keys = count > 0, seen
     if n != m or crosses:
         return queries, keys
     idle = (count == 0) | (count == m)
-    if not last.all() and last.any() and not (outside & last).any() and idle[~last].all():
-        return last, last
+    if idle.any() and not idle[-1]:
+        by_others = torch.zeros(m, dtype=torch.bool, device=device)
+        for start, rows in zip(range(0, n, max(1, BLOCK // m)), _blocks(mask, sample, head, device), strict=True):
+            by_others |= rows[~idle[start : start + len(rows)]].any(0)
+        if not by_others[idle].any():
+            queries, keys = ~idle, by_others
     return queries & keys, queries & keys
 
 

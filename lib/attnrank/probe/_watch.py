@@ -150,7 +150,8 @@ class Watch(TorchFunctionMode):
         scores = args[0] if args else kwargs.get("input")
         dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
         if not isinstance(result, Tensor) or scores.ndim < 2 or dim not in (-1, scores.ndim - 1):
-            return result  # a product that ends in one over another dimension is refused where it meets the values
+            self._follow(args, kwargs, result)  # over another dimension: refused where it meets the values
+            return result
         product = self._products.get(scores)
         note = Note(self._layers.here())
         if product is not None:
