@@ -35,6 +35,8 @@ def token_products(
     return torch.from_numpy(np.matmul(chosen, c.numpy()[:, :, None])[:, :, 0]).mT
 
 
-def columns(a: Float64[Tensor, "samples tokens d"], tokens: Int64[Tensor, "some"]) -> Float64[Tensor, "samples columns"]:
+def columns(
+    a: Float64[Tensor, "samples tokens d"], tokens: Int64[Tensor, "some"]
+) -> Float64[Tensor, "samples columns"]:
     """The columns of some tokens, side by side."""
     return a.index_select(1, tokens).flatten(1)

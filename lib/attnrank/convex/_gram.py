@@ -76,7 +76,9 @@ class Kernels:
         self.slots: dict[int, int] = {}
         self.store: Tensor | None = None
 
-    def sum(self, tokens: Int64[Tensor, "some"], weights: Float64[Tensor, "some"]) -> Float64[Tensor, "samples samples"]:
+    def sum(
+        self, tokens: Int64[Tensor, "some"], weights: Float64[Tensor, "some"]
+    ) -> Float64[Tensor, "samples samples"]:
         """sum over tokens of weight times a_t a_t^T, a new matrix."""
         samples = self.a.shape[0]
         if self.store is None:
@@ -90,5 +92,6 @@ class Kernels:
             slot = self.slots[token] = len(self.slots)
             times_own_transpose(self.a[:, token], out=self.store[slot])
         scale = self.a.new_zeros(len(self.slots))
-        scale[[self.slots[token] for token in tokens.tolist()]] = weights
+        slots = torch.tensor([self.slots[token] for token in tokens.tolist()]).to(self.a.device)
+        scale[slots] = weights
         return (scale @ self.store[: len(scale)].flatten(1)).view(samples, samples)

@@ -30,7 +30,7 @@ def _squared(problem: Problem, beta: float, start: Blocks, tol: float, max_steps
         def done(point: Point, sizes: Sizes, y: Tensor = y) -> bool:
             primal = 0.5 * point.v.square().sum().item() + beta * point.z.norm(dim=1).sum().item()
             scale = problem.loss.best_scale(point.v, y, beta / max(point.g.max().item(), 1e-300))
-            return primal - problem.loss.dual(scale * point.v, y) <= tol * primal
+            return primal - problem.loss.dual(scale * point.v, y) <= 0.5 * tol * primal
 
         _, point, taken = newton(quadratic, start[:, :, output].norm(dim=1), beta, done, max_steps)
         z[point.active, :, output] = point.z

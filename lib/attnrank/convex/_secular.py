@@ -60,9 +60,7 @@ def _target(quadratic: Quadratic, point: Point, sizes: Sizes, beta: float) -> Si
     return target
 
 
-def _search(
-    quadratic: Quadratic, point: Point, sizes: Sizes, target: Sizes, beta: float
-) -> tuple[Sizes, Point] | None:
+def _search(quadratic: Quadratic, point: Point, sizes: Sizes, target: Sizes, beta: float) -> tuple[Sizes, Point] | None:
     """The step, halved until the value or the violation falls; None where neither does."""
     slope = ((beta**2 - point.g.square()) * (target - sizes)).sum().item() / (2.0 * beta)
     before = violation(point, sizes, beta)

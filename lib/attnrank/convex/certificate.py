@@ -8,7 +8,7 @@ from torch import Tensor
 from attnrank.convex.problem import Problem
 
 #: Dual points are scaled so that rounding leaves them feasible.
-ROUNDING = 1e-13
+ROUNDING = 1e-14
 
 
 def check(
@@ -44,11 +44,19 @@ def gated(x: Tensor, gates: Tensor) -> Tensor:
 
 
 def feasible(problem: Problem, beta: float, v: Tensor, c: Tensor) -> tuple[Tensor, float]:
-    """The multiple s v, 0 <= s, with the largest dual value among the feasible ones, and that value.
+    """The multiple s v, s >= 0, with the largest dual value among the feasible ones, and that value.
 
-    ``c`` is ``problem.correlate(v)``. Feasible means that the dual norm of ``s c`` is at most beta.
+    ``c`` is ``problem.correlate(v)``. Feasible means that the dual norm of ``s c`` is at most beta. Where outputs have
+    nothing to do with each other, squared loss and group penalty, each has its own s.
     """
-    size = problem.penalty.dual_norm(c)
-    largest = (1.0 - ROUNDING) * beta / size if size > 0 else float("inf")
-    v = problem.loss.best_scale(v, problem.y, largest) * v
+    if problem.loss.name == "squared" and problem.penalty.name == "group":
+        limits = [_largest(size, beta) for size in problem.penalty.norms(c).amax(0).tolist()]
+        parts = [problem.loss.best_scale(v[:, [j]], problem.y[:, [j]], limit) for j, limit in enumerate(limits)]
+        v = torch.stack([s * column for s, column in zip(parts, v.unbind(1), strict=True)], 1)
+    else:
+        v = problem.loss.best_scale(v, problem.y, _largest(problem.penalty.dual_norm(c), beta)) * v
     return v, problem.loss.dual(v, problem.y)
+
+
+def _largest(size: float, beta: float) -> float:
+    return (1.0 - ROUNDING) * beta / size if size > 0 else float("inf")

@@ -221,6 +221,4 @@ def _solution(
         sides.index_put_(where, values, accumulate=True)
         sums.index_put_((side, found.feature, found.output), weights, accumulate=True)
     v = v.view(y.shape)
-    return SequenceSolution(
-        *sides, *sums, primal, dual, primal - dual, iterations, v, beta
-    )
+    return SequenceSolution(*sides, *sums, primal, dual, primal - dual, iterations, v, beta)
