@@ -1,12 +1,13 @@
 """attnrank: measure and bound the rank of attention matrices.
 
 The modules, each of which imports only from those before it: theory (bounds and limits), scores (queries, keys,
-attention matrices), ranks, probe (ranks of every head of any model), inputs (synthetic tokens), data (images and texts), models (Vision Transformer), sweep
-(published tables), report (claims and figures), benchmarks (routines timed side by side), experiments (what the
-published tables are made of). The commands, ``python -m attnrank.sweep`` and ``attnrank.benchmarks``, stand above all.
+attention matrices), ranks, probe (ranks of every head of any model), inputs (synthetic tokens), data (images and
+texts), models (Transformers), convex (convex attention, solved and certified), training (one loop), sweep (published
+tables), report (claims and figures), benchmarks (routines timed side by side), experiments (what the published tables
+are made of). The commands, ``python -m attnrank.sweep``, ``attnrank.benchmarks`` and ``attnrank.probe``, stand above all.
 """
 
-from attnrank import inputs, theory
+from attnrank import convex, inputs, theory
 from attnrank.probe import probe  # attnrank.probe is the function; python -m attnrank.probe finds the module
 from attnrank.ranks import effective_rank, hardmax_rank, numerical_rank, singular_values, stable_rank
 from attnrank.scores import attention, gaussian_weights, queries_keys
@@ -15,6 +16,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "attention",
+    "convex",
     "effective_rank",
     "gaussian_weights",
     "hardmax_rank",
