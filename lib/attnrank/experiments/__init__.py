@@ -16,6 +16,7 @@ from attnrank import _check, sweep
 from attnrank.experiments import (
     almost_orthonormal,
     beyond,
+    depth_causes,
     formulas,
     head_dimension,
     layer_encoders,
@@ -42,6 +43,7 @@ EXPERIMENTS: dict[str, Experiment] = (
     | row_costs.EXPERIMENTS
     | speed.EXPERIMENTS
     | beyond.EXPERIMENTS
+    | depth_causes.EXPERIMENTS
     | formulas.EXPERIMENTS
     | sweeps.EXPERIMENTS
     | layer_tables.EXPERIMENTS

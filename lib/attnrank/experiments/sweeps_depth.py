@@ -55,9 +55,9 @@ def _layers(encoder: Encoder, x: Tensor) -> list[tuple[Tensor, Tensor]]:
 
 
 def mean_cosine(x: Tensor) -> Tensor:
-    """Mean over all pairs of different rows of x (n, d) of the cosine between them."""
-    n = len(x)
-    return (torch.nn.functional.normalize(x, dim=-1).sum(0).square().sum() - n) / (n * (n - 1))
+    """Mean over all pairs of different rows of x (..., n, d) of the cosine between them, (...)."""
+    n = x.shape[-2]
+    return (torch.nn.functional.normalize(x, dim=-1).sum(-2).square().sum(-1) - n) / (n * (n - 1))
 
 
 def _encoders(distributions: list[str], n: int, head_dims: list[int], inits: list[str]) -> list[Setting]:

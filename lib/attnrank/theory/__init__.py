@@ -3,6 +3,7 @@
 Every bound is in units of rank (tokens), not divided by the number of tokens.
 """
 
+from attnrank.theory.any_mask import mask_bound
 from attnrank.theory.barrier import occupancy_bound, occupancy_margin, occupancy_variance
 from attnrank.theory.causal import causal_bound, causal_head_dim_bound, causal_limit
 from attnrank.theory.geometry import poisson_voronoi_variance, polytope_vertices, qk_norm_limit
@@ -32,6 +33,7 @@ __all__ = [
     "lognormal_limit",
     "lognormal_variance",
     "marginal_head_dim",
+    "mask_bound",
     "multihead_limit",
     "occupancy_bound",
     "occupancy_margin",
