@@ -18,6 +18,7 @@ from attnrank.theory.perturbation import (
     smallest_eigenvalue_bound,
 )
 from attnrank.theory.pruning import examined_fraction
+from attnrank.theory.random_layers import random_layer_cosines
 from attnrank.theory.saturation import lognormal_limit, lognormal_variance, marginal_head_dim, saturation_head_dim
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "poisson_voronoi_variance",
     "polytope_vertices",
     "qk_norm_limit",
+    "random_layer_cosines",
     "saturation_head_dim",
     "small_cosine_bound",
     "smallest_eigenvalue_bound",
