@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from attnrank import theory
-from attnrank.experiments import depth_causes
+from attnrank.experiments.depth import causes
 from attnrank.theory.random_layers import gelu_product
 from scipy import integrate, special, stats
 
@@ -38,7 +38,7 @@ def test_the_first_layers_by_hand():
 @pytest.mark.parametrize(("part", "init"), [("both", "lecun"), ("mlp", "lecun"), ("attention", "lecun")])
 def test_random_encoders_follow_the_recursion(part, init):
     n, d, samples = 60, 256, 8
-    result = depth_causes.depth_causes(part, "gelu", init, 1.0, n, d, 2, 64, samples, 3)
+    result = causes.depth_causes(part, "gelu", init, 1.0, n, d, 2, 64, samples, 3)
     seen = np.array([result[f"cosine_{layer}"] for layer in (1, 2, 3, 4)])
     expected = theory.random_layer_cosines(n, 4, width=d, attention=part != "mlp", mlp=part != "attention")
     assert np.abs(seen - expected).max() < 0.02  # a heuristic: terms of order 1/sqrt(d) are left out
@@ -46,8 +46,8 @@ def test_random_encoders_follow_the_recursion(part, init):
 
 def test_parts_share_tokens_and_weights_and_an_odd_activation_keeps_tokens_apart():
     arguments = ("lecun", 1.0, 50, 128, 2, 16, 6, 1)
-    full, mlp = (depth_causes.depth_causes(part, "gelu", *arguments) for part in ("both", "mlp"))
-    odd = depth_causes.depth_causes("mlp", "tanh", *arguments)
+    full, mlp = (causes.depth_causes(part, "gelu", *arguments) for part in ("both", "mlp"))
+    odd = causes.depth_causes("mlp", "tanh", *arguments)
     assert full["rank_1"] == mlp["rank_1"] == odd["rank_1"]
     assert mlp["cosine_4"] > 0.05
     # An odd map of Gaussian weights has inner products of mean 0: ten standard errors, 1 / sqrt(128 * 1225 * 6) each.
@@ -64,4 +64,4 @@ def test_bad_input_is_named(change, name):
     with pytest.raises(ValueError, match=name):
         theory.random_layer_cosines(**arguments)
     with pytest.raises(ValueError, match="part"):
-        depth_causes.depth_causes("neither", "gelu", "lecun", 1.0, 8, 16, 1, 4, 2, 0)
+        causes.depth_causes("neither", "gelu", "lecun", 1.0, 8, 16, 1, 4, 2, 0)

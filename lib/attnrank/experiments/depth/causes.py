@@ -1,4 +1,4 @@
-"""Tables of the chapter depth: which part of a random block lowers the rank of the layers after it."""
+"""Which part of a random block lowers the rank of the layers after it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from attnrank import _check
-from attnrank.experiments import vision
-from attnrank.experiments.counting import hardmax_rank_on_device
-from attnrank.experiments.experiment import Experiment
-from attnrank.experiments.sweeps_depth import mean_cosine
+from attnrank.experiments.experiment import Experiment, Rounding
+from attnrank.experiments.shared.gram import mean_cosine
+from attnrank.experiments.shared.heads import hardmax_rank_on_device
+from attnrank.experiments.shared.images import images_of, random_model
+from attnrank.experiments.shared.statistics import seeded
 from attnrank.inputs import tokens
 from attnrank.models import Encoder, TransformerConfig
 from attnrank.models.encoder import Block
@@ -18,6 +19,7 @@ from attnrank.sweep import Setting, grid
 PARTS = ("both", "attention", "mlp")
 ACTIVATIONS = {"gelu": nn.GELU, "tanh": nn.Tanh}
 DEPTH = 8
+VIT_WIDTH = 192
 VIT_LAYERS = (1, 2, 3, 4, 6, 8, 12)
 
 
@@ -33,7 +35,7 @@ def depth_causes(
     they enter queries and keys.
     """
     scale, samples = _check.real("scale", scale, above=0.0), _check.integer("samples", samples, minimum=2)
-    generator = torch.Generator().manual_seed(_check.integer("seed", seed, minimum=0))
+    generator = seeded(seed)
     config = TransformerConfig(d, heads, d_h, DEPTH, init=init)
     ranks, cosines = [], []
     for _ in range(samples):
@@ -53,8 +55,8 @@ def vit_causes(dataset: str, patch: int, part: str, activation: str, init: str, 
     Rank / n and mean cosine in the layers ``VIT_LAYERS``, means over images, and the root mean square of the entries of
     the tokens that enter the first block (``scale``). All parts of one seed have the same weights and images.
     """
-    model = vision._model(dataset, patch, TransformerConfig(vision.WIDTH, 3, 64, max(VIT_LAYERS), init=init), seed)
-    x = model.embed(vision._images(dataset, images, seed))
+    model = random_model(dataset, patch, TransformerConfig(VIT_WIDTH, 3, 64, max(VIT_LAYERS), init=init), seed)
+    x = model.embed(images_of(dataset, images, seed))
     result = {"scale": x.square().mean().sqrt().item()}
     for layer, (rank, cosine) in enumerate(_through(model.encoder.blocks, x, part, activation), start=1):
         if layer in VIT_LAYERS:
@@ -99,6 +101,8 @@ EXPERIMENTS = {
             *_causes(["both", "mlp"], ["tanh"], ["lecun"], [1.0]),
             *_causes(["both"], ["gelu"], ["truncated_normal"], _SCALES),
         ],
+        chapter="depth",
+        repeats=Rounding(1e-9),
     ),
     "vit_causes": Experiment(
         "The same in a deep random Vision Transformer on real images.",
@@ -110,6 +114,8 @@ EXPERIMENTS = {
             for s in grid(dataset=["cifar10"], patch=[4], part=[part], activation=[activation],
                           init=["lecun", "truncated_normal"], images=[64], seed=list(range(10)))
         ],
+        chapter="depth",
+        repeats=Rounding(1e-9),
         data="dataset",
     ),
 }  # fmt: skip
