@@ -4,6 +4,7 @@ Every bound is in units of rank (tokens), not divided by the number of tokens.
 """
 
 from attnrank.theory.anisotropy import anisotropic_bound, anisotropic_exponent
+from attnrank.theory.any_mask import mask_bound
 from attnrank.theory.barrier import occupancy_bound, occupancy_margin, occupancy_variance
 from attnrank.theory.causal import causal_bound, causal_head_dim_bound, causal_limit
 from attnrank.theory.effective_head_dim import effective_head_dim, latent_head_dim
@@ -21,6 +22,7 @@ from attnrank.theory.perturbation import (
     smallest_eigenvalue_bound,
 )
 from attnrank.theory.pruning import examined_fraction
+from attnrank.theory.random_layers import random_layer_cosines
 from attnrank.theory.saturation import (
     doubling_head_dim,
     lognormal_limit,
@@ -55,6 +57,7 @@ __all__ = [
     "lognormal_limit",
     "lognormal_variance",
     "marginal_head_dim",
+    "mask_bound",
     "multihead_limit",
     "occupancy_bound",
     "occupancy_margin",
@@ -63,6 +66,7 @@ __all__ = [
     "poisson_voronoi_variance",
     "polytope_vertices",
     "qk_norm_limit",
+    "random_layer_cosines",
     "saturation_head_dim",
     "seeds_needed",
     "simplex_first_order",
