@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy import stats
+from scipy import integrate, stats
 
 from attnrank import _check
 from attnrank.theory.barrier import occupancy_bound
@@ -74,3 +74,15 @@ def small_cosine_bound(n: int, largest: float, total: float | None = None) -> fl
     # Between two nodes the first entry and 1/p are at most their values on the left.
     excess = np.minimum(missed[:-1], np.maximum(pairs[:-1], pairs[1:])) / p[:-1]
     return min(float(n), occupancy_bound(n) + float(excess.max()) + total / (4.0 * n))
+
+
+def simplex_first_order(n: int) -> float:
+    """First-order gain of rank, in tokens, of the regular simplex of n tokens with orthonormal keys.
+
+    It is n a^2 / (2 (n - 1)) (1 - 1/n)^{n - 2}, a the mean of the largest of n standard normal numbers.
+
+    Source: chapter almost_orthonormal, the proposition on first order.
+    """
+    n = _check.integer("n", n, minimum=2)
+    largest = integrate.quad(lambda x: x * n * stats.norm.pdf(x) * stats.norm.cdf(x) ** (n - 1), -8, 10)[0]
+    return largest**2 * n / (2.0 * (n - 1)) * (1.0 - 1.0 / n) ** (n - 2)

@@ -1,4 +1,4 @@
-"""theory.softmax: Mehler's spectrum against a discretised operator, brute-force counts and random softmax matrices."""
+"""theory.spectrum: Mehler's spectrum against a discretised operator, brute-force counts and random softmax matrices."""
 
 import itertools
 import math
