@@ -16,6 +16,7 @@ from attnrank import _check, sweep
 from attnrank.experiments import (
     almost_orthonormal,
     beyond,
+    does_rank_matter,
     formulas,
     head_dimension,
     layer_encoders,
@@ -46,6 +47,7 @@ EXPERIMENTS: dict[str, Experiment] = (
     | sweeps.EXPERIMENTS
     | layer_tables.EXPERIMENTS
     | layer_encoders.EXPERIMENTS
+    | does_rank_matter.EXPERIMENTS
 )
 
 
