@@ -1,0 +1,1 @@
+"""Chapter 15: accuracy of trained Vision Transformers across head dimensions, and the ranks of their attention."""
