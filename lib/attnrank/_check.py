@@ -10,6 +10,9 @@ from numbers import Real
 import torch
 from torch import Tensor
 
+#: Formats without a number an element, or without zero and sign; older versions of torch lack some.
+PACKED = {getattr(torch, name, None) for name in ("float4_e2m1fn_x2", "float8_e8m0fnu")}
+
 
 def integer(name: str, value: object, *, minimum: int) -> int:
     """Return ``value`` as an int, or raise ValueError if it is not an integer >= ``minimum``."""
@@ -18,7 +21,7 @@ def integer(name: str, value: object, *, minimum: int) -> int:
             raise TypeError
         number = operator.index(value)
     except TypeError:
-        raise ValueError(f"{name} must be an integer, got {value!r}") from None
+        raise ValueError(f"{name} must be an integer, got {_shown(value)}") from None
     if number < minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {number}")
     return number
@@ -33,7 +36,7 @@ def real(
     except OverflowError:  # an integer beyond the range of floats
         finite_number = False
     if not finite_number:
-        raise ValueError(f"{name} must be a finite number, got {value!r}")
+        raise ValueError(f"{name} must be a finite number, got {_shown(value)}")
     if value < minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {value!r}")
     if value <= above:
@@ -54,13 +57,18 @@ def choice(name: str, value: object, allowed: Iterable[str]) -> str:
 def matrices(name: str, value: object) -> Tensor:
     """Return ``value`` if it is a non-empty floating-point tensor (..., rows, columns), or raise ValueError."""
     if not isinstance(value, Tensor):
-        raise ValueError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+        remedy = {"ndarray": "torch.from_numpy", "list": "torch.tensor", "tuple": "torch.tensor"}
+        found = type(value).__name__
+        convert = f"; {remedy[found]}({name}) makes one" if found in remedy else ""
+        raise ValueError(f"{name} must be a torch.Tensor, got {found}{convert}")
     if value.ndim < 2:
         raise ValueError(f"{name} must have shape (..., rows, columns), got {tuple(value.shape)}")
     if value.numel() == 0:
         raise ValueError(f"{name} must not be empty, got shape {tuple(value.shape)}")
     if not value.is_floating_point():
         raise ValueError(f"{name} must be floating point, got {value.dtype}")
+    if value.dtype in PACKED:
+        raise ValueError(f"{name} must be of a dtype with arithmetic or float8, got {value.dtype}; unpack it first")
     return value
 
 
@@ -87,3 +95,11 @@ def generator(name: str, value: object) -> torch.Generator:
     if value.device.type != "cpu":
         raise ValueError(f"{name} must be on the CPU (every device then sees the same numbers), got {value.device}")
     return value
+
+
+def _shown(value: object) -> str:
+    """The value, but of an array its shape alone."""
+    if not isinstance(value, Tensor) and type(value).__name__ != "ndarray":
+        return repr(value)
+    remedy = "; its .item() is a number" if math.prod(value.shape) == 1 else ""
+    return f"{type(value).__name__} of shape {tuple(value.shape)}{remedy}"

@@ -11,7 +11,8 @@ from attnrank import sweep
 from attnrank.benchmarks import CONTESTS, compare, extra_memory, interleaved, machine
 from attnrank.benchmarks.__main__ import line, main
 from attnrank.benchmarks.contests import TILE, one_hot_rank, queries_and_keys, tiled_product
-from attnrank.experiments import EXPERIMENTS, speed
+from attnrank.experiments import EXPERIMENTS
+from attnrank.experiments.measuring_speed import speed
 from attnrank.ranks import hardmax_rank
 
 

@@ -1,7 +1,9 @@
 """The spectral ranks against numpy's float64 singular values."""
 
 import math
+import threading
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import scipy.linalg
 import torch
 from attnrank import attention, effective_rank, hardmax_rank, numerical_rank, singular_values, stable_rank
 from attnrank.ranks import certified_rank
+from attnrank.ranks._context import EIGHT_BITS, one_thread
 from attnrank.ranks._inertia import _positive_pivots
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -165,6 +168,31 @@ def prescribed(seed, n, m, exponents):
     sigma = np.sort(2.0 ** np.array(exponents[: min(n, m)], dtype=float))[::-1]
     k = len(sigma)
     return orthogonal(seed, n)[:, :k] * sigma @ orthogonal(seed + 1, m)[:k], sigma
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (200, 130)])
+def test_tolerance_zero_needs_no_decomposition(monkeypatch, shape):
+    for name in ("svdvals", "eigvalsh"):
+        monkeypatch.setattr(torch.linalg, name, None)
+    a = torch.stack([draw(1, *shape), torch.zeros(shape).double()])
+    for relative, expected in ((False, [min(shape)] * 2), (True, [min(shape), 0])):
+        assert numerical_rank(a, 0, relative=relative).tolist() == expected
+        assert not certified_rank(a, 0, relative=relative)[1].any()
+
+
+@both_ways
+def test_a_tolerance_that_is_a_singular_value_counts_it_at_every_scale(rank_of):
+    # Diagonal matrices, whose singular values come out without an error if nothing is divided but by powers of two.
+    wrong = []
+    for power in [-323, *range(-320, 308, 12), 307]:
+        rows = 10.0**power * np.abs(gaussian(90 + power + 400, 12, 3))
+        wrong += [
+            power
+            for row in rows
+            for tol in row
+            if rank_of(torch.diag(torch.tensor(row)), tol) != (row >= tol).sum()
+        ]
+    assert not wrong
 
 
 seeds, sizes = st.integers(0, 2**32 - 2), st.integers(1, 9)
@@ -333,6 +361,86 @@ def test_ranks_do_not_depend_on_the_batch_split_or_the_threads(rank_of):
             assert whole.reshape(3, 4).tolist() == rank_of(a.reshape(3, 4, 96, 96), tol, relative=relative).tolist()
 
 
+def test_a_spectrum_in_two_clusters_at_the_tolerance_has_one_rank_for_any_number_of_threads():
+    u, v = torch.linalg.qr(draw(0, 2, 256, 256)).Q
+    a = u * torch.tensor([1.0] * 128 + [0.5] * 128, dtype=torch.float64) @ v.mT
+    threads, counted_by, counted_apart = torch.get_num_threads(), [], []
+    try:
+        for number in (1, 2, 3, 2, 1):
+            torch.set_num_threads(number)
+            counted_by.append([numerical_rank(x, t).item() for x in (a, a[:40, :30]) for t in (1.0, 0.5)])
+            counted_apart.append(int((torch.linalg.svdvals(a) >= 1.0).sum()))
+            assert torch.get_num_threads() == number
+    finally:
+        torch.set_num_threads(threads)
+    assert counted_by.count(counted_by[0]) == len(counted_by)
+    assert len(set(counted_apart)) > 1 or torch.get_num_threads() == 1  # negative control: the threads matter
+
+
+def test_calls_that_overlap_leave_the_number_of_threads_of_each_as_it_was():
+    inside, leave, seen, before = threading.Event(), threading.Event(), [], torch.get_num_threads()
+
+    def stay():
+        torch.set_num_threads(3)
+        with one_thread():
+            seen.append(torch.get_num_threads())
+            inside.set()
+            leave.wait(60)
+        seen.append(torch.get_num_threads())
+
+    other = threading.Thread(target=stay)
+    torch.set_num_threads(2)
+    try:
+        with one_thread():
+            other.start()
+            inside.wait(60)
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2  # the other is not done
+        leave.set()
+        other.join()
+        assert torch.get_num_threads() == 2 and seen == [1, 3]
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("default", DTYPES)
+def test_the_default_dtype_does_not_change_a_rank(default):
+    names = ["graded", "one-hot", "tiny", "huge", "batch of every scale"]
+    before = torch.get_default_dtype()
+    measures = (stable_rank, effective_rank, singular_values, *(partial(f, tol=0.3) for f in (numerical_rank, counted)))
+    expected = [measure(torch.tensor(MATRICES[name])) for name in names for measure in measures]
+    try:
+        torch.set_default_dtype(default)
+        results = [measure(torch.tensor(MATRICES[name])) for name in names for measure in measures]
+    finally:
+        torch.set_default_dtype(before)
+    assert all(torch.equal(x, y) for x, y in zip(results, expected, strict=True))
+
+
+@pytest.mark.parametrize("dtype", EIGHT_BITS)
+def test_8_bit_numbers_are_widened(dtype):
+    a = draw(70, 2, 140, 90).to(dtype)
+    for measure in (stable_rank, effective_rank, singular_values, *(partial(f, tol=3.0) for f in (numerical_rank, counted))):
+        assert torch.equal(measure(a), measure(a.float()))
+
+
+def test_a_compiled_function_may_call_the_routines():
+    @torch.compile(backend="aot_eager")
+    def ranks(x):
+        return numerical_rank(x.sin(), 1e-3) + 1, counted(2 * x, 1e-2), hardmax_rank(x, x + 1)
+
+    x = draw(71, 2, 160, 160)
+    results = ranks(x), (numerical_rank(x.sin(), 1e-3) + 1, counted(2 * x, 1e-2), hardmax_rank(x, x + 1))
+    assert all(torch.equal(compiled, eager) for compiled, eager in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("function", [stable_rank, effective_rank, singular_values, partial(numerical_rank, tol=0.3)])
+def test_gradients_are_neither_needed_nor_kept(function):
+    a = draw(72, 2, 5, 4)
+    result = function(a.clone().requires_grad_())
+    assert not result.requires_grad and result.numpy().tolist() == function(a).tolist()
+
+
 def test_only_matrices_with_a_singular_value_at_the_tolerance_take_the_svd():
     a = torch.tensor(np.stack([with_spectrum(seed, [3.0, 2.0, 1.0, 0.1, 1e-9]) for seed in range(6)]))
     a[2], a[4] = torch.eye(5), 2.0 * torch.eye(5)
@@ -438,8 +546,8 @@ Q, K, A = draw(40, 2, 5, 3), draw(41, 2, 5, 3), draw(42, 2, 5, 4)
 
 HARDMAX_VALID = {"q": Q, "k": K, "causal": True, "tile": 2}
 HARDMAX_BAD = [
-    ({"q": Q.numpy()}, r"q must be a torch\.Tensor, got ndarray"),
-    ({"k": [[1.0]]}, r"k must be a torch\.Tensor, got list"),
+    ({"q": Q.numpy()}, r"q must be a torch\.Tensor, got ndarray; torch\.from_numpy\(q\)"),
+    ({"k": [[1.0]]}, r"k must be a torch\.Tensor, got list; torch\.tensor\(k\)"),
     ({"q": Q[0, 0]}, r"q must have shape \(\.\.\., rows, columns\), got \(3,\)"),
     ({"k": K[0, 0]}, r"k must have shape \(\.\.\., rows, columns\), got \(3,\)"),
     ({"q": Q[:, :0]}, r"q must not be empty, got shape \(2, 0, 3\)"),
@@ -457,12 +565,15 @@ HARDMAX_BAD = [
     ({"tile": -3}, r"tile must be at least 1, got -3"),
     ({"tile": 2.0}, r"tile must be an integer, got 2\.0"),
     ({"tile": True}, r"tile must be an integer, got True"),
+    ({"q": Q[:1], "k": K}, r"same leading .*: to use some for several, expand them, as in k\.expand"),
+    ({"q": Q[:, None].expand(2, 4, 5, 3), "k": K[:, None].expand(2, 2, 5, 3)}, r"k\.repeat_interleave\(2, dim=-3\)"),
     ({"q": 1e200 * Q, "k": 1e200 * K}, r"q and k must have finite scores: q k\^T overflows torch\.float64"),
 ]
 
 MATRIX_VALID = {"a": A}
 MATRIX_BAD = [
-    ({"a": A.numpy()}, r"a must be a torch\.Tensor, got ndarray"),
+    ({"a": A.numpy()}, r"a must be a torch\.Tensor, got ndarray; torch\.from_numpy\(a\) makes one"),
+    ({"a": A.tolist()}, r"a must be a torch\.Tensor, got list; torch\.tensor\(a\) makes one"),
     ({"a": None}, r"a must be a torch\.Tensor, got NoneType"),
     ({"a": A[0, 0]}, r"a must have shape \(\.\.\., rows, columns\), got \(4,\)"),
     ({"a": A[:, :0]}, r"a must not be empty, got shape \(2, 0, 4\)"),
@@ -479,7 +590,10 @@ NUMERICAL_BAD = MATRIX_BAD + [
     ({"tol": math.inf}, r"tol must be a finite number, got inf"),
     ({"tol": 10**400}, r"tol must be a finite number, got 1000"),
     ({"tol": "0.1"}, r"tol must be a finite number, got '0\.1'"),
-    ({"tol": None}, r"tol must be a finite number, got None"),
+    ({"tol": None}, r"tol must be given: 1e-3, say, or with relative=True a fraction of the largest singular value"),
+    ({"tol": torch.ones(3, 4)}, r"tol must be a finite number, got Tensor of shape \(3, 4\)$"),
+    ({"tol": torch.tensor(0.5)}, r"tol must be a finite number, got Tensor of shape \(\); its \.item\(\) is a number"),
+    ({"tol": np.ones(2)}, r"tol must be a finite number, got ndarray of shape \(2,\)$"),
     ({"tol": True}, r"tol must be a finite number, got True"),
     ({"tol": 1j}, r"tol must be a finite number, got 1j"),
 ]

@@ -45,7 +45,7 @@ def test_table_and_provenance(job, published):
     record = record_of(published)
     assert record["status"] == "complete" and record["rows"] == 60
     assert record["grid"] == {"n": [3, 8, 5], "kind": ["gauss", "unit"], "seed": list(range(10))}
-    assert record["seeds"] == list(range(10)) and record["rtol"] == 1e-9
+    assert record["seeds"] == list(range(10)) and record["repeats"] == {"kind": "rounding", "rtol": 1e-9, "atol": 0.0}
     [session] = record["sessions"]
     assert session["rows"] == 60 and 0.6 < session["wall_seconds"] == record["wall_seconds"] < 60
     assert session["torch"] == torch.__version__ and session["numpy"] == np.__version__

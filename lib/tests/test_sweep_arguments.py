@@ -35,8 +35,8 @@ def test_a_grid_is_extended(tmp_path, monkeypatch):
     sweep.run("T", simple, sweep.grid(n=[1, 3, 5, 7]), folder=tmp_path / "direct")
     assert bytes_of(tmp_path) == bytes_of(tmp_path / "direct")
     assert sweep.run("T", function, sweep.grid(n=[7, 5, 3, 1]), folder=tmp_path)["n"].tolist() == [7, 5, 3, 1]
-    assert sweep.run("T", function, sweep.grid(n=[7, 5, 3, 1]), folder=tmp_path, rtol=1e-6) is not None
-    assert record_of(tmp_path)["rtol"] == 1e-6 and len(done) == 4
+    assert sweep.run("T", function, sweep.grid(n=[7, 5, 3, 1]), folder=tmp_path, repeats=sweep.Rounding(1e-6)) is not None
+    assert record_of(tmp_path)["repeats"]["rtol"] == 1e-6 and len(done) == 4
     assert sweep.read("T", folder=tmp_path)["half"].tolist() == [3.5, 2.5, 1.5, 0.5]
 
 
@@ -130,8 +130,10 @@ def test_bad_settings(settings, message, tmp_path):
     ({"name": "a/b"}, "name must consist of .* got 'a/b'"), ({"name": ""}, "name must .*got ''"),
     ({"name": 3}, "name must .*got 3"),
     ({"function": 3}, "function must be callable, got 3"), ({"workers": 0}, "workers must be at least 1, got 0"),
-    ({"workers": 1.5}, "workers must be an integer"), ({"rtol": -1}, "rtol must be at least 0"),
-    ({"rtol": math.nan}, "rtol must be a finite"),
+    ({"workers": 1.5}, "workers must be an integer"), ({"repeats": 1e-9}, "repeats must be Exact"),
+    ({"version": 0}, "version must be at least 1"), ({"threads": "two"}, "threads must be one of all, one"),
+    ({"checkpoint": 1}, "checkpoint must be True or False"),
+    ({"threads": "all", "workers": 2}, "workers must be 1, without a cluster"),
     ({"folder": "nowhere"}, "folder must be an existing folder, got 'nowhere'"),
 ])
 def test_bad_arguments(change, message, tmp_path):

@@ -14,8 +14,8 @@ import torch
 
 from attnrank import experiments, sweep
 from attnrank.experiments import EXPERIMENTS
-from attnrank.experiments.experiment import Experiment
-from attnrank.experiments.verification import verify
+from attnrank.experiments.experiment import Experiment, Rounding
+from attnrank.experiments.upkeep.verification import verify
 from attnrank.sweep import __main__ as command
 
 RESULTS = Path(__file__).resolve().parents[2] / "book" / "results"
@@ -25,7 +25,8 @@ def half(n: int) -> dict:
     return {"half": n / 2, "even": n % 2 == 0, "note": f"n = {n}", "missing": None}
 
 
-HALF = Experiment("What is half of n?", half, quick=sweep.grid(n=[1, 2]), paper=sweep.grid(n=list(range(1, 9))))
+HALF = Experiment("What is half of n?", half, quick=sweep.grid(n=[1, 2]), paper=sweep.grid(n=list(range(1, 9))),
+                  chapter="halves", repeats=Rounding(1e-9))
 
 
 @pytest.fixture
@@ -139,8 +140,8 @@ def test_verify_names_what_differs(folder, monkeypatch, capsys):
     use(monkeypatch, function=lambda n: half(n) | {"half": 5.0 if n == 6 else n / 2})
     assert command.main(["half", "--verify", "8", "--folder", str(folder)]) == 1
     shown = capsys.readouterr().out
-    assert re.search(r"half +DIFFERS: .*half\.csv line 7: half is 3\.0, recomputed 5\.0, for \{'n': 6\} "
-                     r"\(rtol 1e-09\)\n0 of 1 tables passed\n$", shown)
+    assert re.search(r"half +DIFFERS: .*half\.csv line 7: half is 3\.0, recomputed 5\.0 \(rtol 1e-09\), for \{'n': 6\} "
+                     r"\n0 of 1 tables passed\n$", shown)
 
 
 def test_difference_is_the_largest_relative_one(folder):

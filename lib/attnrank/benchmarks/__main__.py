@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from attnrank import sweep
-from attnrank.experiments.speed import EXPERIMENTS
+from attnrank.experiments.measuring_speed.speed import EXPERIMENTS
 
 
 def main(arguments: list[str] | None = None) -> None:

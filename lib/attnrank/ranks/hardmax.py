@@ -92,8 +92,17 @@ def _check_arguments(q: Tensor, k: Tensor, causal: bool) -> None:
     if q.shape[:-2] != k.shape[:-2] or q.shape[-1] != k.shape[-1]:
         raise ValueError(
             "q and k must have the same leading and last dimensions, "
-            f"got q of shape {tuple(q.shape)} and k of shape {tuple(k.shape)}"
+            f"got q of shape {tuple(q.shape)} and k of shape {tuple(k.shape)}{_remedy(q.shape, k.shape)}"
         )
     _check.same_dtype_and_device(q=q, k=k)
     if causal and q.shape[-2] != k.shape[-2]:
         raise ValueError(f"causal needs as many keys as queries, got {q.shape[-2]} queries and {k.shape[-2]} keys")
+
+
+def _remedy(q: torch.Size, k: torch.Size) -> str:
+    """What to do about leading dimensions that could be broadcast, or about grouped queries."""
+    if q[-1] != k[-1] or q[:-2] == k[:-2]:
+        return ""
+    if len(q) == len(k) > 2 and q[:-3] == k[:-3] and q[-3] % k[-3] == 0 < k[-3] < q[-3]:
+        return f": for grouped queries pass k.repeat_interleave({q[-3] // k[-3]}, dim=-3)"
+    return ": to use some for several, expand them, as in k.expand(*q.shape[:-2], *k.shape[-2:])"

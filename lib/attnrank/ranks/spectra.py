@@ -7,13 +7,20 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from attnrank import _check
+from attnrank.ranks._context import one_thread, outside_compilation, widened
 from attnrank.ranks._inertia import count, count_relative
 
 #: Entries times smaller side up to which a batch is so little work that its SVD is as fast as counting.
 SMALL = 1 << 21
 
+#: Exponents between which LAPACK takes a largest entry as it is; beyond, it would divide by a number of its own.
+MODERATE = 450
 
-def numerical_rank(a: Float[Tensor, "*batch n m"], tol: float, *, relative: bool = False) -> Int64[Tensor, "*batch"]:
+
+@outside_compilation
+def numerical_rank(
+    a: Float[Tensor, "*batch n m"], tol: float | None = None, *, relative: bool = False
+) -> Int64[Tensor, "*batch"]:
     """Number of singular values of ``a`` that are at least ``tol`` (or ``tol`` times the largest).
 
     The answer has the precision of a float64 SVD; large matrices are counted without one where that is certain, see
@@ -32,18 +39,19 @@ def numerical_rank(a: Float[Tensor, "*batch n m"], tol: float, *, relative: bool
 
     Raises
     ------
-    ValueError : empty, NaN or infinite ``a``, or negative ``tol``.
+    ValueError : empty, NaN or infinite ``a``, or no ``tol`` >= 0.
 
     Source: the first paper's rank(A, delta); chapter 01, "Numerical rank".
     """
-    tol = _check.real("tol", tol, minimum=0.0)
-    if _check.matrices("a", a).numel() * min(a.shape[-2:]) < SMALL:
+    tol = _tolerance(tol)
+    if tol > 0 and _check.matrices("a", a).numel() * min(a.shape[-2:]) < SMALL:
         return _count_by_svd(a, tol, relative)
     return certified_rank(a, tol, relative=relative)[0]
 
 
+@outside_compilation
 def certified_rank(
-    a: Float[Tensor, "*batch n m"], tol: float, *, relative: bool = False
+    a: Float[Tensor, "*batch n m"], tol: float | None = None, *, relative: bool = False
 ) -> tuple[Int64[Tensor, "*batch"], Bool[Tensor, "*batch"]]:
     """The numerical rank, and which matrices of the batch needed a singular value decomposition for it.
 
@@ -51,7 +59,7 @@ def certified_rank(
     it, the exact singular values have that count, and so have those of a float64 SVD. Where some singular value is too
     near the tolerance, or the tolerance too small for the product (below about 1e-6 times the Frobenius norm), float64
     singular values decide. On a singular value within rounding of ``tol`` the answer is therefore theirs. They are
-    computed on the CPU, so that the answer does not depend on the device.
+    computed on the CPU by one thread, so that the answer depends neither on the device nor on the number of threads.
 
     Parameters
     ----------
@@ -68,19 +76,22 @@ def certified_rank(
 
     Source: Sylvester's law of inertia; theorem and proof in the chapter "Measuring speed".
     """
-    tol = _check.real("tol", tol, minimum=0.0)
+    tol = _tolerance(tol)
     batch, (n, m) = _check.matrices("a", a).shape[:-2], a.shape[-2:]
-    largest = torch.maximum(a.amax((-2, -1)), -a.amin((-2, -1))).detach().double().reshape(-1)
+    a = widened(a.detach())
+    largest = torch.maximum(a.amax((-2, -1)), -a.amin((-2, -1))).double().reshape(-1)
     if not torch.isfinite(largest).all():
         _check.finite("a", a)
-    a = a.detach().double().reshape(-1, n, m)
+    if tol == 0:  # every singular value counts, but those of a zero matrix beside their largest, by definition
+        rank = torch.full_like(largest, min(n, m), dtype=torch.int64)
+        rank = rank * (largest > 0) if relative else rank
+        return rank.reshape(batch), torch.zeros_like(rank, dtype=torch.bool).reshape(batch)
+    a = a.double().reshape(-1, n, m)
     if n < m:
         a = a.mT
     scaled, scale = _without_overflow(a, largest)
     if relative:
         rank, certain = count_relative(scaled, tol)
-    elif tol == 0:
-        rank, certain = torch.full_like(scale, min(n, m), dtype=torch.int64), torch.ones_like(scale, dtype=torch.bool)
     else:
         rank, certain = count(scaled, torch.full_like(scale, tol) / scale)
     for i in (~certain).nonzero().squeeze(-1).tolist():  # one at a time: the same answer in every batch
@@ -88,10 +99,20 @@ def certified_rank(
     return rank.reshape(batch), ~certain.reshape(batch)
 
 
+def _tolerance(tol: float | None) -> float:
+    if tol is None:
+        raise ValueError("tol must be given: 1e-3, say, or with relative=True a fraction of the largest singular value")
+    return _check.real("tol", tol, minimum=0.0)
+
+
 def _count_by_svd(a: Tensor, tol: float, relative: bool) -> Tensor:
-    """Counted on the CPU: near the tolerance the libraries of two devices might disagree."""
-    sigma, scale = _scaled_singular_values(a.cpu())
-    counted = (sigma >= tol * sigma[..., :1]) & (sigma[..., :1] > 0) if relative else sigma * scale >= tol
+    """Counted on the CPU, by one thread: near the tolerance two devices, or two numbers of threads, might disagree."""
+    with one_thread():
+        sigma, scale = _scaled_singular_values(a.cpu())
+    if relative:
+        counted = (sigma >= tol * sigma[..., :1]) & (sigma[..., :1] > 0)
+    else:  # each product by a power of two where it can only overflow: then the comparison is right, too
+        counted = torch.where(scale < 1, sigma >= tol / scale, sigma * scale >= tol)
     return counted.sum(-1).to(a.device)
 
 
@@ -160,18 +181,28 @@ def singular_values(a: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch k"]
 
 
 def _scaled_singular_values(a: Tensor) -> tuple[Tensor, Tensor]:
-    """Singular values in units of a scale (..., 1): 1, except where squares of entries would over- or underflow."""
-    a = _check.finite("a", _check.matrices("a", a)).double()
+    """Singular values in units of a power of two (..., 1): 1, except where squares of entries would over- or underflow.
+
+    Without gradients.
+    """
+    a = _check.finite("a", widened(_check.matrices("a", a).detach())).double()
     largest = a.abs().amax((-2, -1), keepdim=True)
-    scale = torch.where(largest > 0, largest / largest.clamp(2.0**-460, 2.0**460), 1.0)
+    scale = _power_of_two(largest, MODERATE, to=MODERATE)  # and no further: the small entries shall stay
     return torch.linalg.svdvals(a / scale), scale.squeeze(-1)
 
 
 def _without_overflow(a: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
     """``a`` (b, n, m) divided by powers of two (b), 1 but for extreme entries, so that its squares are harmless."""
-    usual = (largest > 2.0**-300) & (largest < 2.0**300) | (largest == 0)
-    scale = torch.where(usual, 1.0, torch.ldexp(torch.ones_like(largest), torch.frexp(largest).exponent - 1))
-    return a if usual.all() else a / scale[:, None, None], scale
+    scale = _power_of_two(largest, 300, to=0)
+    return a if (scale == 1).all() else a / scale[:, None, None], scale
+
+
+def _power_of_two(largest: Tensor, moderate: int, to: int) -> Tensor:
+    """1 where the exponent of ``largest`` >= 0 is moderate, or a power of two that divides it to one of about +-to."""
+    mantissa, exponent = torch.frexp(largest)
+    scale = largest / (2 * mantissa)  # exact, as is the next line
+    scale = torch.where(exponent > 0, scale * 2.0**-to, scale * 2.0**to)
+    return scale.masked_fill((exponent.abs() <= moderate) | (largest == 0), 1.0)
 
 
 def _relative_to_largest(a: Tensor) -> Tensor:

@@ -1,17 +1,58 @@
-"""Table of chapter 06 about depth: random encoders, the hardmax rank of every layer and the cosine of its tokens."""
+"""Tables of the chapter depth: pure attention and random encoders, layer by layer."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
 
 from attnrank import _check
-from attnrank.experiments.counting import hardmax_rank_on_device
-from attnrank.experiments.experiment import Experiment
-from attnrank.experiments.sweeps_heads import DISTRIBUTIONS
+from attnrank.experiments.experiment import Experiment, Rounding
+from attnrank.experiments.shared.gram import mean_cosine
+from attnrank.experiments.shared.heads import (
+    distinct,
+    hardmax_rank_on_device,
+)
+from attnrank.experiments.shared.statistics import seeded
+from attnrank.experiments.shared.distributions import DISTRIBUTIONS
 from attnrank.inputs import tokens
 from attnrank.models import Encoder, TransformerConfig
+from attnrank.ranks import singular_values
+from attnrank.scores import attention
 from attnrank.sweep import Setting, grid
+
+
+def depth_ranks(
+    n: int, d: int, d_h: int, skip: bool, temperature: float, layers: int, samples: int, seed: int
+) -> Setting:
+    """Tokens and attention matrices through layers X <- [X +] A X W_v of single heads, means over ``samples`` stacks.
+
+    Gaussian X and W_v (entries of variance 1/d), Gaussian query and key weights, the temperature T sqrt(d_h). Queries
+    and keys see the tokens at root mean square 1 (RMSNorm). In layer l: ``residual_l``, the share |X - 1 x^T|_F / |X|_F
+    (x the mean token) of the tokens that enter, at least 1e-9; ``hardmax_l``, the hardmax rank / n of its matrix,
+    missing where the tokens are equal up to rounding; ``numerical_l``, the share of its singular values above 1/10.
+    """
+    generator = seeded(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(samples, *shape, generator=generator, dtype=torch.float64)
+
+    x, result = normal(n, d), {}
+    for layer in range(1, layers + 1):
+        y = x / x.square().mean(-1, keepdim=True).sqrt()
+        q, k = y @ normal(d, d_h) / math.sqrt(d), y @ normal(d, d_h) / math.sqrt(d)
+        a = attention(q, k, temperature=temperature * math.sqrt(d_h))
+        centred = x - x.mean(-2, keepdim=True)
+        residual = centred.square().sum((-2, -1)).sqrt() / x.square().sum((-2, -1)).sqrt()
+        result[f"residual_{layer}"] = residual.clamp(min=1e-9).log().mean().exp().item()
+        clear = residual.min() > 1e-9  # else the order of the scores is that of rounding errors
+        result[f"hardmax_{layer}"] = distinct(q @ k.mT).double().mean().item() / n if clear else None
+        result[f"numerical_{layer}"] = (singular_values(a) >= 0.1).double().mean().item()
+        update = a @ x @ normal(d, d) / math.sqrt(d)
+        x = x + update if skip else update
+    return result
+
 
 DEPTH = 8
 
@@ -29,7 +70,7 @@ def random_encoders(
     if kind == "repeated_vocabulary":  # copies stay copies only up to rounding, which would be counted
         raise ValueError("distribution must not repeat tokens, got 'repeated_vocabulary'")
     samples = _check.integer("samples", samples, minimum=2)
-    generator = torch.Generator().manual_seed(_check.integer("seed", seed, minimum=0))
+    generator = seeded(seed)
     config = TransformerConfig(d, heads, d_h, DEPTH, init=init)
     ranks, cosines = [], []
     for _ in range(samples):
@@ -54,12 +95,6 @@ def _layers(encoder: Encoder, x: Tensor) -> list[tuple[Tensor, Tensor]]:
     return found
 
 
-def mean_cosine(x: Tensor) -> Tensor:
-    """Mean over all pairs of different rows of x (n, d) of the cosine between them."""
-    n = len(x)
-    return (torch.nn.functional.normalize(x, dim=-1).sum(0).square().sum() - n) / (n * (n - 1))
-
-
 def _encoders(distributions: list[str], n: int, head_dims: list[int], inits: list[str]) -> list[Setting]:
     return grid(
         distribution=distributions, n=[n], d=[128], heads=[4], d_h=head_dims, init=inits, samples=[100], seed=[9]
@@ -68,7 +103,19 @@ def _encoders(distributions: list[str], n: int, head_dims: list[int], inits: lis
 
 _KINDS = ["orthonormal", "gaussian", "mixture", "autoregressive", "heavy_tailed", "anisotropic"]
 
+
 EXPERIMENTS = {
+    "depth_ranks": Experiment(
+        "Through the layers of pure attention, what becomes of the tokens and of the attention matrices?",
+        depth_ranks,
+        quick=grid(n=[32], d=[32], d_h=[8], skip=[True, False], temperature=[1.0], layers=[4], samples=[8], seed=[0]),
+        paper=grid(
+            n=[64], d=[128], d_h=[32], skip=[True, False], temperature=[0.01, 0.1, 1.0], layers=[6], samples=[40],
+            seed=[0],
+        ),
+        chapter="depth",
+        repeats=Rounding(1e-9),
+    ),
     "random_encoders": Experiment(
         "How do the rank of a random encoder's heads and the cosine of its tokens change from layer to layer?",
         random_encoders,
@@ -79,5 +126,7 @@ EXPERIMENTS = {
             *_encoders(["orthonormal"], 100, [32], ["normal", "xavier"]),
             *_encoders(["gaussian"], 400, [32], ["lecun"]),
         ],
+        chapter="depth",
+        repeats=Rounding(1e-9),
     ),
 }  # fmt: skip

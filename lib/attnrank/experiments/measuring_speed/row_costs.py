@@ -9,10 +9,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnrank import _check
-from attnrank.experiments.beyond_softmax import softmax_phase
-from attnrank.experiments.experiment import Experiment
-from attnrank.experiments.sweeps_depth import random_encoders
-from attnrank.experiments.synthetic import random_heads
+from attnrank.experiments.depth import random_encoders
+from attnrank.experiments.experiment import Exact, Experiment
+from attnrank.experiments.shared.heads import random_heads
+from attnrank.experiments.softmax import softmax_phase
 from attnrank.sweep import Setting, grid
 
 REPEATS = 3
@@ -68,5 +68,7 @@ EXPERIMENTS = {
             *grid(kind=["product"], n=[2048], d_h=[2048], samples=[1, 4], seed=[0]),
         ],
         timed=True,
+        chapter="measuring_speed",
+        repeats=Exact(),
     ),
 }

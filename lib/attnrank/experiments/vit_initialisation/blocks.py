@@ -1,17 +1,20 @@
-"""Tables from Vision Transformers at initialisation, on real images."""
+"""Tables from the blocks of Vision Transformers at initialisation, on real images."""
 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from attnrank import _check, data
-from attnrank.experiments.counting import hardmax_rank_on_device
-from attnrank.experiments.experiment import Experiment
-from attnrank.models import TransformerConfig, VisionTransformer
+from attnrank import _check
+from attnrank.experiments.experiment import Exact, Experiment, Rounding
+from attnrank.experiments.shared.gram import mean_cosine
+from attnrank.experiments.shared.heads import (
+    hardmax_rank_on_device,
+)
+from attnrank.experiments.shared.images import images_of, random_model
+from attnrank.models import TransformerConfig
 from attnrank.ranks import singular_values
 from attnrank.scores import attention
 from attnrank.sweep import Setting, grid
@@ -20,7 +23,6 @@ TREATMENTS = ("none", "centred", "whitened")
 TOLERANCES = {"tenth": 1e-1, "hundredth": 1e-2, "thousandth": 1e-3}
 #: Heads are exchangeable at initialisation; of more than this many, the first ones stand for all where spectra are taken.
 SPECTRA_PER_IMAGE = 12
-
 WIDTH = 192
 HEAD_DIMS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 192)
 
@@ -34,8 +36,8 @@ def vit_hardmax(
     token of each image is subtracted; "whitened", the tokens of each image are made orthonormal, (X X^T)^{-1/2} X.
     """
     images = _check.integer("images", images, minimum=2)
-    model = _model(dataset, patch, TransformerConfig(width, heads, head_dim, depth=1, init="lecun"), seed)
-    x = _treat(model.encoder.blocks[0].norm1(model.embed(_images(dataset, images, seed))), treatment)
+    model = random_model(dataset, patch, TransformerConfig(width, heads, head_dim, depth=1, init="lecun"), seed)
+    x = _treat(model.encoder.blocks[0].norm1(model.embed(images_of(dataset, images, seed))), treatment)
     rank = hardmax_rank_on_device(*model.encoder.blocks[0].attention.queries_keys(x)).double() / x.shape[-2]
     return {"n": x.shape[-2], "rank_fraction": rank.mean().item(), "rank_fraction_over_images_std": rank.mean(1).std().item()}
 
@@ -44,8 +46,8 @@ def vit_softmax(
     dataset: str, patch: int, width: int, heads: int, head_dim: int, init: str, images: int, seed: int
 ) -> Setting:
     """Numerical rank / n of the softmax of the first block at the model's temperature sqrt(d_h), for each tolerance."""
-    model = _model(dataset, patch, TransformerConfig(width, heads, head_dim, depth=1, init=init), seed)
-    q, k = model.queries_keys(_images(dataset, images, seed), layers=[0])[0]
+    model = random_model(dataset, patch, TransformerConfig(width, heads, head_dim, depth=1, init=init), seed)
+    q, k = model.queries_keys(images_of(dataset, images, seed), layers=[0])[0]
     q, k = q[:, :SPECTRA_PER_IMAGE], k[:, :SPECTRA_PER_IMAGE]
     sigma = singular_values(attention(q, k, temperature=math.sqrt(head_dim)))
     shares = {f"rank_fraction_at_{name}": (sigma >= tol).double().mean().item() for name, tol in TOLERANCES.items()}
@@ -59,14 +61,14 @@ def vit_layers(
     layer = _check.integer("layer", layer, minimum=1)
     if layer > depth:
         raise ValueError(f"layer must be at most the depth {depth}, got {layer}")
-    model = _model(dataset, patch, TransformerConfig(width, heads, head_dim, depth, init=init), seed)
-    x = model.embed(_images(dataset, images, seed))
+    model = random_model(dataset, patch, TransformerConfig(width, heads, head_dim, depth, init=init), seed)
+    x = model.embed(images_of(dataset, images, seed))
     for block in model.encoder.blocks[: layer - 1]:
         x = block(x)
     block = model.encoder.blocks[layer - 1]
     x = block.norm1(x)
     rank = hardmax_rank_on_device(*block.attention.queries_keys(x)).double() / x.shape[-2]
-    return {"n": x.shape[-2], "rank_fraction": rank.mean().item(), "mean_cosine": _mean_cosine(x)}
+    return {"n": x.shape[-2], "rank_fraction": rank.mean().item(), "mean_cosine": mean_cosine(x).mean().item()}
 
 
 def vit_tokens(dataset: str, patch: int, width: int, treatment: str, images: int, seed: int) -> Setting:
@@ -75,32 +77,11 @@ def vit_tokens(dataset: str, patch: int, width: int, treatment: str, images: int
     The number of directions is the participation ratio (sum of s_i)^2 / sum of s_i^2 of the squared singular values
     s_i of the tokens, their mean subtracted: k for tokens spread evenly over k directions. Both are means over images.
     """
-    model = _model(dataset, patch, TransformerConfig(width, 3, 64, depth=1, init="lecun"), seed)
-    x = _treat(model.encoder.blocks[0].norm1(model.embed(_images(dataset, images, seed))), treatment)
+    model = random_model(dataset, patch, TransformerConfig(width, 3, 64, depth=1, init="lecun"), seed)
+    x = _treat(model.encoder.blocks[0].norm1(model.embed(images_of(dataset, images, seed))), treatment)
     squares = singular_values(x - x.mean(-2, keepdim=True)).square()
     directions = squares.sum(-1).square() / squares.square().sum(-1)
-    return {"n": x.shape[-2], "mean_cosine": _mean_cosine(x), "directions": directions.mean().item()}
-
-
-def _model(dataset: str, patch: int, config: TransformerConfig, seed: int) -> VisionTransformer:
-    generator = torch.Generator().manual_seed(_check.integer("seed", seed, minimum=0))
-    channels, size, _ = _images(dataset, 1, 0).shape[1:]
-    return VisionTransformer(
-        config,
-        image_size=size,
-        patch_size=patch,
-        classes=10,
-        channels=channels,
-        pool="mean",  # no class token: n is the number of patches
-        generator=generator,
-        dtype=torch.float64,
-    ).requires_grad_(False)
-
-
-@lru_cache(maxsize=16)
-def _images(dataset: str, count: int, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(10_000 + seed)
-    return data.images(dataset, count=count, generator=generator, standardise=True)[0]
+    return {"n": x.shape[-2], "mean_cosine": mean_cosine(x).mean().item(), "directions": directions.mean().item()}
 
 
 def _treat(x: Tensor, treatment: str) -> Tensor:
@@ -112,13 +93,6 @@ def _treat(x: Tensor, treatment: str) -> Tensor:
     if x.shape[-2] > x.shape[-1] or (sigma[..., -1] <= 1e-9 * sigma[..., 0]).any():
         raise ValueError("treatment 'whitened' needs linearly independent tokens, so no more tokens than the width")
     return left @ right
-
-
-def _mean_cosine(x: Tensor) -> float:
-    unit = torch.nn.functional.normalize(x, dim=-1)
-    n = x.shape[-2]
-    total = unit.sum(-2).square().sum(-1)  # sum over all pairs, the n pairs of a token with itself included
-    return ((total - n) / (n * (n - 1))).mean().item()
 
 
 def _score_std(q: Tensor, k: Tensor) -> float:
@@ -143,6 +117,7 @@ def _hardmax_axes(dataset: str, patch: int, treatment: str = "none") -> dict[str
 
 _LAYERS = {"patch": [4], "width": [WIDTH], "heads": [3], "head_dim": [8, 64], "depth": [12], "layer": [1, 2, 3, 4, 6, 8, 12]}
 
+
 EXPERIMENTS = {
     "vit_hardmax": Experiment(
         "What is the hardmax rank of the first block of a random Vision Transformer, by head dimension?",
@@ -158,6 +133,8 @@ EXPERIMENTS = {
             *_both_rules(WIDTH, 3, **_hardmax_axes("svhn", 4)),
         ],
         data="dataset",
+        chapter="vit_initialisation",
+        repeats=Exact(),
     ),
     "vit_softmax": Experiment(
         "What is the numerical rank of the softmax of the first block, by tolerance and initialisation?",
@@ -172,6 +149,8 @@ EXPERIMENTS = {
             )
         ],
         data="dataset",
+        chapter="vit_initialisation",
+        repeats=Rounding(1e-9),
     ),
     "vit_tokens": Experiment(
         "How are the tokens arranged that enter the first block of a random Vision Transformer?",
@@ -185,6 +164,8 @@ EXPERIMENTS = {
             )
         ],
         data="dataset",
+        chapter="vit_initialisation",
+        repeats=Rounding(1e-9),
     ),
     "vit_layers": Experiment(
         "How does the hardmax rank change through the layers of a deep random Vision Transformer?",
@@ -192,5 +173,7 @@ EXPERIMENTS = {
         quick=grid(dataset=["digits"], init=["lecun"], images=[16], seed=[0], **(_LAYERS | {"patch": [2]})),
         paper=grid(dataset=["cifar10"], init=["lecun", "truncated_normal"], images=[64], seed=list(range(10)), **_LAYERS),
         data="dataset",
+        chapter="vit_initialisation",
+        repeats=Rounding(1e-9),
     ),
-}
+}  # fmt: skip

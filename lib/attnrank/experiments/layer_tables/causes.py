@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from attnrank import _check
-from attnrank.experiments.counting import hardmax_rank_on_device
-from attnrank.experiments.experiment import Experiment
+from attnrank.experiments.experiment import Exact, Experiment, Rounding
+from attnrank.experiments.shared.heads import hardmax_rank_on_device
+from attnrank.experiments.shared.statistics import seeded
 from attnrank.ranks import singular_values
 from attnrank.sweep import Setting, grid
 
@@ -29,7 +30,7 @@ FINE_EXPONENTS = tuple(e / 40 for e in range(361))
 
 def layer_tables() -> pd.DataFrame:
     """The paper's layer tables: layer, embed_dim, head_dim, rank_mean and rank_std, both divided by n."""
-    with resources.files("attnrank.experiments").joinpath("layer_tables.csv").open(encoding="utf-8") as file:
+    with resources.files("attnrank.experiments.layer_tables").joinpath("layer_tables.csv").open(encoding="utf-8") as file:
         return pd.read_csv(file)
 
 
@@ -67,7 +68,7 @@ def layer_causes(
     the paper's layer 2; ``distinct`` the share of distinct tokens (of admitted keys for "masked").
     """
     _check.choice("cause", cause, CAUSES)
-    generator = torch.Generator().manual_seed(_check.integer("seed", seed, minimum=0))
+    generator = seeded(seed)
     temperature, power = _check.real("temperature", temperature, above=0.0), _check.real("power", power)
     tables = layer_tables().query("layer == 2")
     distinct, hard, soft = [], {}, []
@@ -173,11 +174,15 @@ EXPERIMENTS = {
         layer_table_row,
         quick=grid(layer=[2], embed_dim=[32], head_dim=list(HEAD_DIMS)),
         paper=grid(layer=[2, 4], embed_dim=list(WIDTHS), head_dim=list(HEAD_DIMS)),
+        chapter="layer_tables",
+        repeats=Exact(),
     ),
     "layer_causes": Experiment(
         "Which single departure from orthonormal tokens gives random heads the shape of the layer tables?",
         layer_causes,
         quick=_causes({64: 4}, ((0.5, 2.0),), {"none": [0.0], "padding": [0.74]}),
         paper=_causes(_SAMPLES, _TEMPERATURES, _AMOUNTS),
+        chapter="layer_tables",
+        repeats=Rounding(1e-9),
     ),
 }

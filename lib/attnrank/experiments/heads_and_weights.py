@@ -1,4 +1,4 @@
-"""Tables of chapter 05 about tokens and weights: anisotropy, other laws, positions and normalisation, latents."""
+"""Tables of the chapter heads_and_weights: several heads, and other weights, found by ascent or drawn by other laws."""
 
 from __future__ import annotations
 
@@ -8,47 +8,88 @@ import torch
 from torch import Tensor
 
 from attnrank import _check
-from attnrank.experiments.beyond_heads import queries_keys, summary
-from attnrank.experiments.counting import hardmax_rank_on_device
-from attnrank.experiments.experiment import Experiment
+from attnrank.experiments.experiment import Exact, Experiment, Rounding
+from attnrank.experiments.shared.heads import (
+    MEDIUM,
+    distinct,
+    gaussian_heads,
+    hardmax_rank_on_device,
+)
+from attnrank.experiments.shared.statistics import seeded, summary
+from attnrank.experiments.shared.distributions import rotate
 from attnrank.inputs import tokens
+from attnrank.ranks import singular_values
 from attnrank.scores import gaussian_weights
 from attnrank.sweep import Setting, grid
 
+#: Every matrix below has integer entries; its non-zero singular values are far above this.
+ZERO = 1e-8
+
+
+def tied_heads(n: int, d_h: int, samples: int, seed: int) -> Setting:
+    """Hardmax rank of K K^T for i.i.d. N(0,1) keys, and the number of tokens that choose themselves."""
+    ranks, selves = [], []
+    for k, _ in gaussian_heads(n, d_h, samples, seed, MEDIUM):
+        scores = k @ k.mT
+        ranks.append(distinct(scores))
+        selves.append((scores.argmax(-1) == torch.arange(n)).sum(-1))
+    return summary("rank", torch.cat(ranks)) | summary("selves", torch.cat(selves))
+
+
+def many_heads(n: int, d_h: int, heads: int, samples: int, seed: int) -> Setting:
+    """Ranks of H independent heads together: A_1 over ... over A_H, side by side, and summed.
+
+    Above one another the rank is the number of distinct tokens that any head attends to. Side by side (n x Hn) and
+    summed (n x n) it is counted from float64 singular values.
+    """
+    generator = seeded(seed)
+    vertical, horizontal, added = [], [], []
+    for _ in range(samples):
+        q, k = torch.randn(2, heads, n, d_h, generator=generator, dtype=torch.float64)
+        choice = (q @ k.mT).argmax(-1)
+        a = torch.nn.functional.one_hot(choice, n).double()
+        vertical.append(choice.unique().numel())
+        horizontal.append(int((singular_values(a.transpose(0, 1).reshape(n, heads * n)) > ZERO).sum()))
+        added.append(int((singular_values(a.sum(0)) > ZERO).sum()))
+    return {
+        key: value
+        for name, ranks in (("vertical", vertical), ("horizontal", horizontal), ("sum", added))
+        for key, value in summary(name, torch.tensor(ranks)).items()
+    }
+
+
+CHECKPOINTS = (0, 30, 100, 300, 1000, 3000)
+
+
+def rank_ascent(n: int, d_h: int, surrogate: str, seed: int) -> Setting:
+    """Hardmax rank while the queries and keys of one head climb a smooth surrogate of it; A is their softmax.
+
+    "coverage": sum_j 1 - prod_i (1 - A_ij), the expected number of distinct tokens if each row samples one token.
+    "matching": sum_i log A_ii, the log-likelihood of every token attending to itself. Linearly independent tokens let
+    the weights reach any queries and keys, so the ascent is in these. Adam with rate 0.1, from N(0,1) entries; the rank
+    after each number of steps of ``CHECKPOINTS``.
+    """
+    _check.choice("surrogate", surrogate, ("coverage", "matching"))
+    generator = seeded(seed)
+    q, k = (torch.randn(n, d_h, generator=generator, dtype=torch.float64).requires_grad_() for _ in range(2))
+    optimiser = torch.optim.Adam([q, k], lr=0.1)
+    ranks = {}
+    for step in range(max(CHECKPOINTS) + 1):
+        if step in CHECKPOINTS:
+            ranks[f"rank_after_{step}"] = float(hardmax_rank_on_device(q, k))
+        optimiser.zero_grad()
+        log_a = (q @ k.T).log_softmax(-1)
+        if surrogate == "matching":
+            loss = -log_a.diagonal().sum()
+        else:
+            loss = torch.log1p(-log_a.exp().clamp(max=1 - 1e-12)).sum(0).exp().sum()
+        loss.backward()
+        optimiser.step()
+    return ranks
+
+
 LAWS = ("gaussian", "rademacher", "uniform", "student", "cauchy", "orthogonal", "low_rank")
 TREATMENTS = ("none", "layernorm", "rotary", "both")
-
-
-def anisotropic_heads(n: int, d_h: int, cosine: float, samples: int, seed: int) -> Setting:
-    """Hardmax rank of random heads on tokens with Gram matrix (1 - c) I + c 1 1^T.
-
-    Under Gaussian weights queries and keys are sqrt(c) g_0 + sqrt(1 - c) g_i, and so they are drawn.
-    """
-    c = _check.real("cosine", cosine, minimum=0.0, maximum=1.0)
-    common = torch.Generator().manual_seed(1_000_000 + seed)
-    ranks = []
-    for pair in queries_keys(n, d_h, samples, seed):
-        q, k = (
-            math.sqrt(c) * torch.randn(len(own), 1, d_h, generator=common, dtype=torch.float64) + math.sqrt(1 - c) * own
-            for own in pair
-        )
-        ranks.append(hardmax_rank_on_device(q, k))
-    return summary("rank", torch.cat(ranks))
-
-
-def anisotropic_limit(n: int, cosine: float, samples: int, seed: int) -> Setting:
-    """The same at d_h -> infinity: row i chooses the largest of sqrt(c) a_j + sqrt(1 - c) b_ij, all N(0,1)."""
-    c = _check.real("cosine", cosine, minimum=0.0, maximum=1.0)
-    generator = torch.Generator().manual_seed(_check.integer("seed", seed, minimum=0))
-    ranks = []
-    for _ in range(samples):
-        a = torch.randn(n, generator=generator, dtype=torch.float64)
-        chosen = torch.zeros(n, dtype=torch.bool)
-        for start in range(0, n, 512):
-            b = torch.randn(min(512, n - start), n, generator=generator, dtype=torch.float64)
-            chosen[(math.sqrt(c) * a + math.sqrt(1 - c) * b).argmax(-1)] = True
-        ranks.append(chosen.sum())
-    return summary("rank", torch.stack(ranks))
 
 
 def weight_laws(n: int, d: int, d_h: int, law: str, inputs: str, samples: int, seed: int) -> Setting:
@@ -57,7 +98,7 @@ def weight_laws(n: int, d: int, d_h: int, law: str, inputs: str, samples: int, s
     ``unit_keys``: the same heads with all keys brought to length 1.
     """
     _check.choice("inputs", inputs, ("orthonormal", "one_hot"))
-    generator = torch.Generator().manual_seed(_check.integer("seed", seed, minimum=0))
+    generator = seeded(seed)
     x = torch.eye(n, d, dtype=torch.float64)
     ranks, unit_keys = [], []
     for _ in range(samples):
@@ -94,7 +135,7 @@ def draw_weights(law: str, d: int, d_h: int, generator: torch.Generator) -> Tens
 def token_treatments(kind: str, n: int, d: int, d_h: int, treatment: str, samples: int, seed: int) -> Setting:
     """Hardmax rank of random heads on tokens of a kind: with LayerNorm before, rotary positions inside, or both."""
     _check.choice("treatment", treatment, TREATMENTS)
-    generator = torch.Generator().manual_seed(_check.integer("seed", seed, minimum=0))
+    generator = seeded(seed)
     ranks = []
     for _ in range(samples):
         x = tokens(kind, n, d, generator=generator)
@@ -109,18 +150,6 @@ def token_treatments(kind: str, n: int, d: int, d_h: int, treatment: str, sample
     return summary("rank", torch.stack(ranks))
 
 
-def rotate(x: Tensor, base: float = 10000.0) -> Tensor:
-    """Rotary positions: the pair (2f, 2f + 1) of row i of x (..., n, d_h) is turned by the angle i base^(-2f / d_h)."""
-    n, d_h = x.shape[-2:]
-    if d_h % 2:
-        raise ValueError(f"x must have an even head dimension for rotary positions, got {d_h}")
-    frequency = base ** (-torch.arange(0, d_h, 2, dtype=torch.float64) / d_h)
-    angle = torch.arange(n, dtype=torch.float64)[:, None] * frequency
-    even, odd = x[..., 0::2], x[..., 1::2]
-    turned = (even * angle.cos() - odd * angle.sin(), even * angle.sin() + odd * angle.cos())
-    return torch.stack(turned, -1).flatten(-2)
-
-
 def latent_heads(
     n: int, content: int, rotary: int, query_latent: int, key_latent: int, normalise: bool, samples: int, seed: int
 ) -> Setting:
@@ -131,7 +160,7 @@ def latent_heads(
     rotary keys come from the token itself. Both rotary parts are turned by the position. A latent of 0 stands for
     none. Every dimension of a query or key has variance 1.
     """
-    generator = torch.Generator().manual_seed(_check.integer("seed", seed, minimum=0))
+    generator = seeded(seed)
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
@@ -154,7 +183,6 @@ def latent_heads(
     return summary("rank", torch.stack(ranks))
 
 
-
 def _latent(**axes: list) -> list[Setting]:
     normalise = [True, False] if axes["key_latent"] != [0] else [True]
     return [
@@ -164,24 +192,30 @@ def _latent(**axes: list) -> list[Setting]:
     ]
 
 
-_COSINES = [0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95]
-
 EXPERIMENTS = {
-    "anisotropic_heads": Experiment(
-        "What does a common direction of the tokens do to the rank of a random head?",
-        anisotropic_heads,
-        quick=grid(n=[64], d_h=[16], cosine=[0.0, 0.5, 0.9], samples=[50], seed=[0]),
-        paper=grid(n=[256], d_h=[8, 64, 512], cosine=_COSINES, samples=[100], seed=[0]),
+    "tied_heads": Experiment(
+        "What is the rank of a random head whose queries are its keys?",
+        tied_heads,
+        quick=grid(n=[64], d_h=[2, 8, 16], samples=[100], seed=[0]),
+        paper=grid(n=[64, 256, 1024], d_h=[1, 2, 4, 8, 12, 16, 20, 24, 32, 64], samples=[100], seed=[0]),
+        chapter="heads_and_weights",
+        repeats=Exact(),
     ),
-    "anisotropic_limit": Experiment(
-        "The same at unlimited head dimension: how does the rank grow with the sequence?",
-        anisotropic_limit,
-        quick=grid(n=[64], cosine=[0.0, 0.5, 0.9], samples=[50], seed=[0]),
-        paper=[
-            s
-            for n, samples, seeds in ((64, 800, 1), (256, 200, 1), (1024, 40, 1), (4096, 8, 5))
-            for s in grid(n=[n], cosine=[0.0, 0.1, 0.25, 0.5, 0.75, 0.9], samples=[samples], seed=list(range(seeds)))
-        ],
+    "many_heads": Experiment(
+        "What is the rank of several random heads together?",
+        many_heads,
+        quick=grid(n=[32], d_h=[64], heads=[1, 2, 3], samples=[10], seed=[0]),
+        paper=grid(n=[64, 256], d_h=[8, 64, 512], heads=[1, 2, 3, 4, 6], samples=[40], seed=[0]),
+        chapter="heads_and_weights",
+        repeats=Exact(),
+    ),
+    "rank_ascent": Experiment(
+        "Which rank do the weights of a head reach by gradient ascent?",
+        rank_ascent,
+        quick=grid(n=[16], d_h=[2], surrogate=["matching"], seed=[0]),
+        paper=grid(n=[64], d_h=[1, 2, 3, 8], surrogate=["coverage", "matching"], seed=[0, 1, 2]),
+        chapter="heads_and_weights",
+        repeats=Rounding(1e-9),
     ),
     "weight_laws": Experiment(
         "Does the law of the weights matter?",
@@ -191,6 +225,8 @@ EXPERIMENTS = {
             n=[128], d=[128], d_h=[2, 8, 64, 128], law=list(LAWS), inputs=["orthonormal", "one_hot"], samples=[100],
             seed=[0],
         ),
+        chapter="heads_and_weights",
+        repeats=Exact(),
     ),
     "token_treatments": Experiment(
         "What do LayerNorm and rotary positions do to the rank of a random head?",
@@ -200,6 +236,8 @@ EXPERIMENTS = {
             kind=["orthonormal", "gaussian", "autoregressive", "anisotropic", "uniform"], n=[256], d=[512],
             d_h=[8, 64], treatment=list(TREATMENTS), samples=[60], seed=[0],
         ),
+        chapter="heads_and_weights",
+        repeats=Exact(),
     ),
     "latent_heads": Experiment(
         "Does multi-head latent attention change the rank of a random head?",
@@ -213,5 +251,7 @@ EXPERIMENTS = {
             *_latent(content=[128], rotary=[0, 64], query_latent=[1536], key_latent=[512]),
             *_latent(content=[128], rotary=[0], query_latent=[0], key_latent=[32, 64, 128]),
         ],
+        chapter="heads_and_weights",
+        repeats=Exact(),
     ),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Tables of chapter 05 about softmax: temperature and tolerance, exact rank, gap to hardmax, stable rank, depth."""
+"""Tables of the chapter softmax: temperature and tolerance, exact rank, gap to hardmax, stable rank."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import math
 import mpmath
 import numpy as np
 import torch
-from torch import Tensor
 
-from attnrank import _check
-from attnrank.experiments.beyond_heads import distinct, queries_keys
-from attnrank.experiments.experiment import Experiment
+from attnrank.experiments.experiment import Experiment, Rounding
+from attnrank.experiments.shared.heads import (
+    MEDIUM,
+    distinct,
+    gaussian_heads,
+)
+from attnrank.experiments.shared.statistics import summary
 from attnrank.ranks import singular_values, stable_rank
 from attnrank.scores import attention
 from attnrank.sweep import Setting, grid
@@ -25,7 +28,7 @@ def softmax_phase(n: int, d_h: int, temperature: float, samples: int, seed: int)
     One singular value decomposition a head serves all tolerances. i.i.d. N(0,1) queries and keys.
     """
     sigma, hard = [], []
-    for q, k in queries_keys(n, d_h, samples, seed):
+    for q, k in gaussian_heads(n, d_h, samples, seed, MEDIUM):
         sigma.append(singular_values(attention(q, k, temperature=temperature * math.sqrt(d_h))))
         hard.append(distinct(q @ k.mT))
     sigma = torch.cat(sigma)
@@ -46,7 +49,7 @@ def exact_rank(n: int, d_h: int, temperature: float, digits: int, seed: int) -> 
     The exact rank is n where Gaussian elimination in so many digits ends with every pivot above 10^(-digits/2) of the
     largest: ``log10_pivot`` is the smallest. The floating-point ranks are at numpy's default tolerance, n eps sigma_1.
     """
-    q, k = next(queries_keys(n, d_h, 2, seed))
+    q, k = next(gaussian_heads(n, d_h, 2, seed, MEDIUM))
     q, k = q[0], k[0]
     scale = temperature * math.sqrt(d_h)
     with mpmath.workdps(digits):
@@ -95,7 +98,7 @@ def softmax_gap(n: int, d_h: int, temperature: float, samples: int, seed: int) -
     its bound 8 sum_i variation_i^2 / n, both with the tolerance 1/2.
     """
     rows = {name: [] for name in ("variation", "lower", "upper", "square", "change")}
-    for q, k in queries_keys(n, d_h, samples, seed):
+    for q, k in gaussian_heads(n, d_h, samples, seed, MEDIUM):
         scale = temperature * math.sqrt(d_h)
         scores = q @ k.mT
         best = scores.topk(2).values
@@ -125,7 +128,7 @@ def softmax_gap(n: int, d_h: int, temperature: float, samples: int, seed: int) -
 def stable_heads(n: int, d_h: int, temperature: float, samples: int, seed: int) -> Setting:
     """Stable rank of heads at temperature T sqrt(d_h) (hardmax for T = 0), and the hardmax rank of the same heads."""
     stable, hard = [], []
-    for q, k in queries_keys(n, d_h, samples, seed):
+    for q, k in gaussian_heads(n, d_h, samples, seed, MEDIUM):
         scores = q @ k.mT
         hard.append(distinct(scores))
         if temperature > 0:
@@ -134,46 +137,11 @@ def stable_heads(n: int, d_h: int, temperature: float, samples: int, seed: int) 
             best = scores.argmax(-1)
             counts = torch.zeros(best.shape, dtype=torch.float64).scatter_add_(-1, best, torch.ones_like(best).double())
             stable.append(n / counts.amax(-1))
-    stable = torch.cat(stable)
-    return {
-        "stable_mean": stable.mean().item(),
-        "stable_standard_error": stable.std().item() / samples**0.5,
-        "hardmax_mean": torch.cat(hard).double().mean().item(),
-    }
-
-
-def depth_ranks(
-    n: int, d: int, d_h: int, skip: bool, temperature: float, layers: int, samples: int, seed: int
-) -> Setting:
-    """Tokens and attention matrices through layers X <- [X +] A X W_v of single heads, means over ``samples`` stacks.
-
-    Gaussian X and W_v (entries of variance 1/d), Gaussian query and key weights, the temperature T sqrt(d_h). Queries
-    and keys see the tokens at root mean square 1 (RMSNorm). In layer l: ``residual_l``, the share |X - 1 x^T|_F / |X|_F
-    (x the mean token) of the tokens that enter, at least 1e-9; ``hardmax_l``, the hardmax rank / n of its matrix,
-    missing where the tokens are equal up to rounding; ``numerical_l``, the share of its singular values above 1/10.
-    """
-    generator = torch.Generator().manual_seed(_check.integer("seed", seed, minimum=0))
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(samples, *shape, generator=generator, dtype=torch.float64)
-
-    x, result = normal(n, d), {}
-    for layer in range(1, layers + 1):
-        y = x / x.square().mean(-1, keepdim=True).sqrt()
-        q, k = y @ normal(d, d_h) / math.sqrt(d), y @ normal(d, d_h) / math.sqrt(d)
-        a = attention(q, k, temperature=temperature * math.sqrt(d_h))
-        centred = x - x.mean(-2, keepdim=True)
-        residual = centred.square().sum((-2, -1)).sqrt() / x.square().sum((-2, -1)).sqrt()
-        result[f"residual_{layer}"] = residual.clamp(min=1e-9).log().mean().exp().item()
-        clear = residual.min() > 1e-9  # else the order of the scores is that of rounding errors
-        result[f"hardmax_{layer}"] = distinct(q @ k.mT).double().mean().item() / n if clear else None
-        result[f"numerical_{layer}"] = (singular_values(a) >= 0.1).double().mean().item()
-        update = a @ x @ normal(d, d) / math.sqrt(d)
-        x = x + update if skip else update
-    return result
+    return summary("stable", torch.cat(stable)) | {"hardmax_mean": torch.cat(hard).double().mean().item()}
 
 
 _TEMPERATURES = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]
+
 
 EXPERIMENTS = {
     "softmax_phase": Experiment(
@@ -187,12 +155,16 @@ EXPERIMENTS = {
                 n=[n], d_h=[1, 2, 4, 8, 16, 32, 64, 192], temperature=_TEMPERATURES, samples=[samples], seed=[0]
             )
         ],
+        chapter="softmax",
+        repeats=Rounding(1e-9),
     ),
     "exact_rank": Experiment(
         "What is the rank of a softmax head in exact arithmetic, and what does floating point make of it?",
         exact_rank,
         quick=grid(n=[8], d_h=[1, 2], temperature=[0.1, 1.0], digits=[100], seed=[0]),
         paper=grid(n=[24], d_h=[1, 2, 4, 8, 16, 64], temperature=[0.01, 0.1, 1.0, 10.0], digits=[400], seed=[0, 1, 2]),
+        chapter="softmax",
+        repeats=Rounding(1e-9),
     ),
     "softmax_gap": Experiment(
         "How far is a softmax head from its hardmax?",
@@ -201,6 +173,8 @@ EXPERIMENTS = {
         paper=grid(
             n=[100], d_h=[4, 64, 512], temperature=[0.0001, 0.0003, *_TEMPERATURES[:7]], samples=[40], seed=[0]
         ),
+        chapter="softmax",
+        repeats=Rounding(1e-9),
     ),
     "stable_heads": Experiment(
         "What is the stable rank of a random head, soft and hard?",
@@ -220,14 +194,7 @@ EXPERIMENTS = {
                 seed=[0],
             ),
         ],
-    ),
-    "depth_ranks": Experiment(
-        "Through the layers of pure attention, what becomes of the tokens and of the attention matrices?",
-        depth_ranks,
-        quick=grid(n=[32], d=[32], d_h=[8], skip=[True, False], temperature=[1.0], layers=[4], samples=[8], seed=[0]),
-        paper=grid(
-            n=[64], d=[128], d_h=[32], skip=[True, False], temperature=[0.01, 0.1, 1.0], layers=[6], samples=[40],
-            seed=[0],
-        ),
+        chapter="softmax",
+        repeats=Rounding(1e-9),
     ),
 }  # fmt: skip

@@ -10,11 +10,10 @@ import pandas as pd
 import torch
 
 from attnrank import _check, sweep
-from attnrank.experiments.copies import at_hand
-from attnrank.experiments.cost import row_seconds
 from attnrank.experiments.experiment import Experiment
+from attnrank.experiments.upkeep.copies import at_hand
+from attnrank.experiments.upkeep.cost import row_seconds
 from attnrank.sweep import Setting
-
 
 #: A table without enough rows that are cheap is verified by its cheapest ones, up to this many times as long.
 PATIENCE = 10
@@ -74,7 +73,8 @@ def verify(name: str, experiment: Experiment, *, rows: int = 5, seconds: float =
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".* is partial")  # as the published copies are
             again = sweep.recompute(name, experiment.function, generator=generator, rows=rows, folder=folder,
-                                    accept=lambda setting: _key(setting) in drawable)
+                                    accept=lambda setting: _key(setting) in drawable,
+                                    threads=experiment.threads, checkpoint=experiment.checkpoint)
     except (ValueError, RuntimeError) as error:
         return Verdict(name, total, failure=str(error))
     return Verdict(name, total, len(drawable), len(again), _difference(table.loc[again.index], again))

@@ -12,7 +12,7 @@ import torch
 from attnrank import _check
 from attnrank.benchmarks import CONTESTS, compare, extra_gpu_memory, extra_memory, interleaved, machine
 from attnrank.benchmarks.contests import dense_path, queries_and_keys, tiled_product
-from attnrank.experiments.experiment import Experiment
+from attnrank.experiments.experiment import Exact, Experiment
 from attnrank.ranks import hardmax_rank
 from attnrank.sweep import Setting
 
@@ -200,6 +200,8 @@ EXPERIMENTS = {
         quick=QUICK,
         paper=PAPER,
         timed=True,
+        chapter="measuring_speed",
+        repeats=Exact(),
     ),
     "roofline": Experiment(
         "How much of the machine's peak does the hardmax rank reach, and where does it need fewer operations?",
@@ -207,5 +209,7 @@ EXPERIMENTS = {
         quick=_roofline_rows(2048, [8, 64], 1, 3),
         paper=_roofline_rows(16384, [2, 4, 8, 16, 32, 64, 128, 256], 1, 5),
         timed=True,
+        chapter="measuring_speed",
+        repeats=Exact(),
     ),
 }

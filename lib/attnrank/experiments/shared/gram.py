@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from attnrank import _check
-from attnrank.experiments.counting import hardmax_rank_on_device
+from attnrank.experiments.shared.heads import LARGE, hardmax_rank_on_device
+from attnrank.experiments.shared.statistics import batches
 
 STRUCTURES = ("random", "autoregressive", "blocks", "common", "simplex", "pairs")
-#: Scores computed at a time, so that memory stays small.
-SCORES = 2**22
 
 
 def perturbed_gram(structure: str, n: int, epsilon: float, *, generator: torch.Generator) -> Tensor:
@@ -74,9 +73,8 @@ def ranks_of_gram(
     root = (vectors * _without_noise(values).sqrt()) @ vectors.T
     key_root = root if lengths is None else lengths[:, None] * root
     ranks, orthonormal = [], []
-    together = max(1, SCORES // (n * max(n, d_h)))
-    for start in range(0, samples, together):
-        q, k = torch.randn(2, min(together, samples - start), n, d_h, generator=generator, dtype=torch.float64)
+    for batch in batches(samples, n * max(n, d_h), LARGE):
+        q, k = torch.randn(2, batch, n, d_h, generator=generator, dtype=torch.float64)
         ranks.append(hardmax_rank_on_device(root @ q, key_root @ k))
         orthonormal.append(hardmax_rank_on_device(q, k))
     return torch.cat(ranks).double(), torch.cat(orthonormal).double()
@@ -85,3 +83,11 @@ def ranks_of_gram(
 def _without_noise(eigenvalues: Tensor) -> Tensor:
     """Eigenvalues of a Gram matrix with zeros in the place of rounding errors, which differ from machine to machine."""
     return eigenvalues.where(eigenvalues > 1e-10, 0.0)
+
+
+def mean_cosine(x: Tensor) -> Tensor:
+    """Mean over all pairs of different rows of x (..., n, d) of the cosine between them: (...)."""
+    unit = torch.nn.functional.normalize(x, dim=-1)
+    n = x.shape[-2]
+    total = unit.sum(-2).square().sum(-1)  # sum over all pairs, the n pairs of a token with itself included
+    return (total - n) / (n * (n - 1))

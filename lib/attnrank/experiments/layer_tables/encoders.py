@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from attnrank import _check, data
-from attnrank.experiments.counting import hardmax_rank_on_device
-from attnrank.experiments.experiment import Experiment
-from attnrank.experiments.layer_tables import EXPONENTS, HEAD_DIMS, WIDTHS, compressed_softmax, soft_ranks
-from attnrank.experiments.real_tokens import TEXTS, words_of
+from attnrank.experiments.experiment import Exact, Experiment, Rounding
+from attnrank.experiments.layer_tables.causes import EXPONENTS, HEAD_DIMS, WIDTHS, compressed_softmax, soft_ranks
+from attnrank.experiments.shared.heads import hardmax_rank_on_device
+from attnrank.experiments.shared.images import IMAGE_SEEDS
+from attnrank.experiments.shared.statistics import seeded
+from attnrank.experiments.shared.words import TEXTS, words_of
 from attnrank.models import Block, Encoder, TransformerConfig, VisionTransformer, sinusoids
 from attnrank.sweep import Setting, grid
 
@@ -44,7 +46,7 @@ def layer_encoders(
     layer = _check.integer("layer", layer, minimum=1)
     scale = _check.real("temperature", temperature, above=0.0) * math.sqrt(head_dim)
     config = TransformerConfig(width, heads, head_dim, depth=layer, init=init, temperature=scale)
-    generator = torch.Generator().manual_seed(_check.integer("seed", seed, minimum=0))
+    generator = seeded(seed)
     default = -math.log10(n * 2.0**-23)  # of torch.linalg.matrix_rank for float32
     hard, soft, distinct = [], [], []
     with torch.no_grad():
@@ -99,7 +101,7 @@ def _encoder_inputs(
     """A random encoder and, for each sequence, its distinct tokens and their counts."""
     if dataset not in TEXTS:
         images, _ = data.images(
-            dataset, count=sequences, generator=torch.Generator().manual_seed(10_000 + seed), standardise=True
+            dataset, count=sequences, generator=torch.Generator().manual_seed(IMAGE_SEEDS + seed), standardise=True
         )
         side = math.isqrt(n)
         if side**2 != n or images.shape[-1] % side or vocabulary or positions != "none":
@@ -163,6 +165,8 @@ EXPERIMENTS = {
         quick=grid(dataset=["docstrings"], n=[100], vocabulary=[0]),
         paper=grid(dataset=["imdb"], n=[128, 256, 400, 500, 512, 1000], vocabulary=[0, 20_000, 10_000, 5_000]),
         data="dataset",
+        chapter="layer_tables",
+        repeats=Exact(),
     ),
     "layer_encoders": Experiment(
         "Which random encoder on real sequences gives the shape of the layer tables?",
@@ -179,5 +183,7 @@ EXPERIMENTS = {
             *_encoders(dataset=["cifar10"], n=[64, 256], **_IMAGES),
         ],
         data="dataset",
+        chapter="layer_tables",
+        repeats=Rounding(1e-9),
     ),
 }

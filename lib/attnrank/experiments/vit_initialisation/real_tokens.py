@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from functools import lru_cache
 
 import torch
@@ -11,17 +10,24 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from attnrank import _check, data
-from attnrank.experiments import vision
-from attnrank.experiments.counting import hardmax_rank_on_device
-from attnrank.experiments.experiment import Experiment
-from attnrank.experiments.gram import geometry
+from attnrank.experiments.experiment import Experiment, Rounding
+from attnrank.experiments.shared.gram import geometry
+from attnrank.experiments.shared.heads import (
+    hardmax_rank_on_device,
+)
+from attnrank.experiments.shared.images import images_of, random_model
+from attnrank.experiments.shared.statistics import seeded
+from attnrank.experiments.shared.words import TEXTS, words_of
 from attnrank.models import TransformerConfig
 from attnrank.sweep import Setting, grid
 
 WIDTH = 192
 HEAD_DIMS = (2, 4, 8, 16, 64, 192)
-TEXTS = ("imdb", "docstrings")
 IMAGE_POSITIONS = 0.02  # of attnrank.models
+
+
+#: Added to a seed for the weights of the heads, and for the choice of texts.
+WEIGHT_SEEDS, TEXT_SEEDS = 2000, 10_000
 
 
 def real_tokens(dataset: str, n: int, positions: float, d_h: int, sequences: int, seed: int) -> Setting:
@@ -32,7 +38,7 @@ def real_tokens(dataset: str, n: int, positions: float, d_h: int, sequences: int
     N(0, positions^2) vector for each position; then LayerNorm. One random model with 3 heads a seed.
     """
     x, first, shape = _real_sequences(dataset, n, positions, sequences, seed)
-    generator = torch.Generator().manual_seed(2000 + seed)
+    generator = torch.Generator().manual_seed(WEIGHT_SEEDS + seed)
     w_q, w_k = torch.randn(2, 3, WIDTH, d_h, generator=generator, dtype=torch.float64)
     ranks = []
     for part, same in zip(x.unsqueeze(1).split(16), first.split(16), strict=True):
@@ -40,11 +46,6 @@ def real_tokens(dataset: str, n: int, positions: float, d_h: int, sequences: int
         ranks.append(hardmax_rank_on_device(part @ w_q, k))
     rank = torch.cat(ranks).double()
     return shape | {"rank_mean": rank.mean().item(), "rank_over_sequences_std": rank.mean(1).std().item()}
-
-
-def words_of(text: str) -> list[str]:
-    """The words of a text: runs of letters and apostrophes, in lower case, HTML line breaks left out."""
-    return re.findall(r"[a-z']+", re.sub(r"<br\s*/?>", " ", text.lower()))
 
 
 @lru_cache(maxsize=2)
@@ -69,7 +70,7 @@ def _real_sequences(
 
 def _text_tokens(words: Tensor, positions: float, seed: int) -> Tensor:
     """Tokens (sequences, n, width) of indices of words (sequences, n)."""
-    generator = torch.Generator().manual_seed(_check.integer("seed", seed, minimum=0))
+    generator = seeded(seed)
     vectors = torch.randn(int(words.max()) + 1, WIDTH, generator=generator, dtype=torch.float64)
     place = torch.randn(words.shape[1], WIDTH, generator=generator, dtype=torch.float64)
     return torch.nn.functional.layer_norm(vectors[words] + positions * place, (WIDTH,))
@@ -87,18 +88,18 @@ def _word_indices(dataset: str, n: int, sequences: int, seed: int) -> Tensor:
 @lru_cache(maxsize=8)
 def _word_lists(dataset: str, seed: int) -> list[list[str]]:
     count = 500 if dataset == "imdb" else None
-    texts, _ = data.texts(dataset, count=count, generator=torch.Generator().manual_seed(10_000 + seed))
+    texts, _ = data.texts(dataset, count=count, generator=torch.Generator().manual_seed(TEXT_SEEDS + seed))
     return [words_of(text) for text in texts]
 
 
 def _patches(dataset: str, n: int, sequences: int, seed: int) -> Tensor:
-    size = vision._images(dataset, 1, 0).shape[-1]
+    size = images_of(dataset, 1, 0).shape[-1]
     side = math.isqrt(_check.integer("n", n, minimum=1))
     if side**2 != n or size % side:
         raise ValueError(f"n must be the square of a divisor of the image size {size}, got {n}")
     config = TransformerConfig(WIDTH, 3, 64, depth=1, init="lecun")
-    model = vision._model(dataset, size // side, config, seed)
-    return model.encoder.blocks[0].norm1(model.embed(vision._images(dataset, sequences, seed)))
+    model = random_model(dataset, size // side, config, seed)
+    return model.encoder.blocks[0].norm1(model.embed(images_of(dataset, sequences, seed)))
 
 
 def _real(dataset: str, lengths: list[int], positions: list[float], sequences: int, seeds: int) -> list[Setting]:
@@ -117,5 +118,7 @@ EXPERIMENTS = {
             *_real("imdb", [64, 256], [0.0, 1.0], 64, 20),
         ],
         data="dataset",
+        chapter="vit_initialisation",
+        repeats=Rounding(1e-9),
     ),
-}
+}  # fmt: skip

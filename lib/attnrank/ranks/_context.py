@@ -1,0 +1,45 @@
+"""How the rank routines run: outside torch.compile, decompositions on one thread, 8-bit numbers widened."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+P, R = ParamSpec("P"), TypeVar("R")
+
+#: Every 8-bit format with a sign and a zero; torch has no arithmetic in them.
+EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz)
+
+
+def outside_compilation(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, left alone by torch.compile: bounds of rounding errors hold for the operations as written."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if torch.compiler.is_compiling():
+            return torch.compiler.disable(function)(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def widened(x: Tensor) -> Tensor:
+    """8-bit numbers as float32, which is exact; others as they are."""
+    return x.float() if x.dtype in EIGHT_BITS else x
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Lets torch use one thread, so that no rounding error depends on how many there are. Threads that call do not mix:
+    torch keeps the number for each of them."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
