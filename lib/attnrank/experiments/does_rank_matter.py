@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from attnrank import _check
-from attnrank.experiments.experiment import Experiment
+from attnrank.experiments.experiment import Experiment, Statistical
 from attnrank.models import Attention, QueriesKeys, TransformerConfig
 from attnrank.ranks import hardmax_rank
 from attnrank.sweep import Setting
@@ -257,6 +257,12 @@ def _grid(
     ]  # fmt: skip
 
 
+#: Standard deviations over seeds of what is trained, the larger ones of the table: training turns rounding into numbers.
+ERRORS = {
+    "accuracy_before": 0.001, "accuracy": 0.02, "aim_before": 0.001, "aim": 0.02, "rank_before": 0.01, "rank": 0.2,
+    "ceiling_before": 0.001, "ceiling": 0.02, "loss": 0.05, "aim_if_unattended": 0.05, "aim_if_attended": 0.05,
+    "weights_length": 1.0,
+}  # fmt: skip
 EXPERIMENTS = {
     "task_heads": Experiment(
         "What can one attention layer learn whose rank is limited, and when is rank the limit?",
@@ -274,5 +280,7 @@ EXPERIMENTS = {
             *_grid(["copy", "previous"], [2, 16], readout="layer", interventions=["frozen", "frozen_tied_qk_norm"]),
             *_grid(["permutation"], [1, 2, 4], n=32),
         ],
+        chapter="does_rank_matter",
+        repeats=Statistical(ERRORS),
     ),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def accuracy(
     Ranks are hardmax ranks / n averaged over heads and a probe of 32 test images, before and after training, of the
     first block and averaged over blocks. ``best_accuracy`` is the best of the epochs, chosen on the test images. A run
     whose loss was not finite has ``stopped`` set to the reason, and no accuracies. ``folder`` keeps the run's
-    checkpoint; None: nothing is kept.
+    checkpoint while it trains; see `runs_folder`.
     """
     setting = {name: value for name, value in locals().items() if name != "folder"}
     model, run, stopped = trained(setting, folder)
@@ -67,24 +68,24 @@ def accuracy(
 
 def accuracy_curves(
     dataset: str, patch: int, width: int, depth: int, heads: int, qk_dim: int, value_dim: int, mlp_width: int,
-    intervention: str, epochs: int, seed: int, epoch: int, *, folder: str | Path | None = None,
+    intervention: str, epochs: int, seed: int, epoch: int,
 ) -> Setting:
     """One epoch of a run of `accuracy`, 0 being the untrained model: losses, accuracies, step size."""
-    setting = {name: value for name, value in locals().items() if name not in ("folder", "epoch")}
-    entry = _epoch(setting, epoch, folder)
+    setting = {name: value for name, value in locals().items() if name != "epoch"}
+    entry = _epoch(setting, epoch)
     return {name: entry.get(name) for name in ("rate", "train_loss", "train_accuracy", "test_loss", "test_accuracy")}
 
 
 def accuracy_ranks(
     dataset: str, patch: int, width: int, depth: int, heads: int, qk_dim: int, value_dim: int, mlp_width: int,
-    intervention: str, epochs: int, seed: int, epoch: int, layer: int, *, folder: str | Path | None = None,
+    intervention: str, epochs: int, seed: int, epoch: int, layer: int,
 ) -> Setting:
     """Ranks / n of one layer (from 1) after one epoch of a run of `accuracy`: mean, least and largest over the heads.
 
     ``hardmax`` on 32 test images; of the softmax the numerical rank at 0.1 and 0.01, and the stable rank, on 8 of them.
     """
-    setting = {name: value for name, value in locals().items() if name not in ("folder", "epoch", "layer")}
-    ranks = _epoch(setting, epoch, folder).get("ranks") or []
+    setting = {name: value for name, value in locals().items() if name not in ("epoch", "layer")}
+    ranks = _epoch(setting, epoch).get("ranks") or []
     found = [row for row in ranks if row["layer"] == layer]
     result: Setting = {}
     for name in ("hardmax", "rank_at_tenth", "rank_at_hundredth", "stable"):
@@ -122,8 +123,20 @@ def recipe(setting: Setting) -> Recipe:
     return Recipe(setting["epochs"], batch=batch, rate=rate, warmup=0.1, decay=0.05, smoothing=0.1, clip=1.0)
 
 
+def runs_folder() -> Path | None:
+    """Where finished runs are kept and found again: the folder that the environment variable ATTNRANK_RUNS names.
+
+    The tables of curves and of ranks are made of the runs of the table of accuracies; with this folder they read them
+    instead of training again. None where it is not set. Raises ValueError if it does not exist.
+    """
+    named = os.environ.get("ATTNRANK_RUNS")
+    if named and not Path(named).is_dir():
+        raise ValueError(f"ATTNRANK_RUNS must name an existing folder, got {named!r}")
+    return Path(named) if named else None
+
+
 def run_file(setting: Setting, folder: str | Path) -> Path:
-    """Where the checkpoint of a run is kept."""
+    """The checkpoint of a run in a folder."""
     return Path(folder) / ("-".join(str(value) for value in setting.values()) + ENDING)
 
 
@@ -135,8 +148,11 @@ def probe_images(dataset: str) -> torch.Tensor:
 
 
 def trained(setting: Setting, folder: str | Path | None) -> tuple[VisionTransformer, Run, str]:
-    """The model of a setting after training, its run, and why it was stopped ("" if it was not)."""
-    model, stopped = untrained(setting), ""
+    """The model of a setting after training, its run, and why it was stopped ("" if it was not).
+
+    Its checkpoint is kept in `runs_folder` if there is one, else in ``folder``; None: nothing is kept.
+    """
+    model, stopped, folder = untrained(setting), "", runs_folder() or folder
     path = None if folder is None else run_file(setting, folder)
     runs: list[Run] = []
     try:
@@ -150,15 +166,15 @@ def trained(setting: Setting, folder: str | Path | None) -> tuple[VisionTransfor
 
 
 @lru_cache(maxsize=2)
-def _trained_run(key: tuple, folder: str | None) -> Run:
-    return trained(dict(key), folder)[1]
+def _trained_run(key: tuple) -> Run:
+    return trained(dict(key), None)[1]
 
 
-def _epoch(setting: Setting, epoch: int, folder: str | Path | None) -> dict:
+def _epoch(setting: Setting, epoch: int) -> dict:
     """The entry of one epoch; empty after the end of a run that was stopped."""
-    if not 0 <= _check.integer("epoch", epoch, minimum=0) <= setting["epochs"]:
+    if _check.integer("epoch", epoch, minimum=0) > setting["epochs"]:
         raise ValueError(f"epoch must be at most {setting['epochs']}, got {epoch}")
-    run = _trained_run(tuple(setting.items()), None if folder is None else str(folder))
+    run = _trained_run(tuple(setting.items()))
     return run.epochs[epoch] if epoch < len(run.epochs) else {}
 
 
