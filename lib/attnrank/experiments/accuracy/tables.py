@@ -72,3 +72,8 @@ EXPERIMENTS = {
         data="dataset",
     ),
 }  # fmt: skip
+
+
+def progress() -> dict[str, tuple[int, int]]:
+    """For each series, how many of its runs are published, and how many are wanted."""
+    return {name: (FINISHED[name], len(series)) for name, series in SERIES.items()}
