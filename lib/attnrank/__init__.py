@@ -6,17 +6,24 @@ attention matrices), ranks, inputs (synthetic tokens), data (images and texts), 
 published tables are made of). The commands, ``python -m attnrank.sweep`` and ``attnrank.benchmarks``, stand above all.
 """
 
+import importlib
+from types import ModuleType
+
 from attnrank import inputs, theory
+from attnrank.heads import LayoutWarning, hardmax_rank_of, head_ranks
 from attnrank.ranks import effective_rank, hardmax_rank, numerical_rank, singular_values, stable_rank
 from attnrank.scores import attention, gaussian_weights, queries_keys
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "LayoutWarning",
     "attention",
     "effective_rank",
     "gaussian_weights",
     "hardmax_rank",
+    "hardmax_rank_of",
+    "head_ranks",
     "inputs",
     "numerical_rank",
     "queries_keys",
@@ -24,3 +31,12 @@ __all__ = [
     "stable_rank",
     "theory",
 ]
+
+#: Parts that are imported when they are first used: some need packages that an extra installs.
+_LATER = ("benchmarks", "data", "experiments", "models", "report", "sweep")
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _LATER:
+        return importlib.import_module(f"attnrank.{name}")
+    raise AttributeError(f"module 'attnrank' has no attribute {name!r}")

@@ -337,7 +337,7 @@ DAMAGE = {
     "label real": (changed({"label": pa.array([0.5] * 11)}), "should be int64 is double"),
     "images not bytes": (changed({"img": pa.array([1] * 11)}), "must hold images as bytes, got int64"),
     "image only named": (
-        changed({"img": pa.array([{"bytes": None, "path": "/etc/passwd"}] * 11, sources.IMAGE)}),
+        changed({"img": pa.array([{"bytes": None, "path": "/etc/passwd"}] * 11, sources.image_type())}),
         "11 of 11 rows are null",
     ),
 }

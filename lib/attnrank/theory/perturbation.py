@@ -37,7 +37,7 @@ def perturbation_bound(n: int, d_h: int, frobenius: float, rho: float = 0.0) -> 
 
     Source: chapter 04, the total-variation theorem; Pinsker's inequality.
     """
-    n, d_h = _check.integer("n", n, minimum=1), _check.integer("d_h", d_h, minimum=1)
+    n, d_h = _check.whole("n", n, minimum=1), _check.whole("d_h", d_h, minimum=1)
     frobenius = _check.real("frobenius", frobenius, minimum=0.0)
     rho = _check.real("rho", rho, minimum=0.0, maximum=math.nextafter(1.0, 0.0))
     return min(float(n), occupancy_bound(n) + n / 2 * math.sqrt(d_h) * frobenius / (1.0 - rho))
@@ -60,7 +60,7 @@ def smallest_eigenvalue_bound(n: int, smallest: float) -> float:
 
     Source: chapter 04, the smallest-eigenvalue theorem.
     """
-    n = _check.integer("n", n, minimum=1)
+    n = _check.whole("n", n, minimum=1)
     mu = 1.0 - _check.real("smallest", smallest, minimum=0.0, maximum=1.0)
     power = (1.0 - mu) / (1.0 + mu)
     logarithm = max(1.0, math.log(2.0) + power * math.log(n))
@@ -85,7 +85,7 @@ def effective_queries_bound(n: int, smallest: float) -> float:
 
     Source: chapter 04, the theorem of effective queries; reverse Hoelder inequality of Chen, Dafnis and Paouris (2015).
     """
-    n = _check.integer("n", n, minimum=1)
+    n = _check.whole("n", n, minimum=1)
     smallest = _check.real("smallest", smallest, minimum=0.0, maximum=1.0)
     if n == 1 or smallest == 0.0:
         return float(n)
@@ -112,7 +112,7 @@ def small_cosine_bound(n: int, largest: float, total: float | None = None) -> fl
 
     Source: chapter 04, the theorem of small cosines.
     """
-    n = _check.integer("n", n, minimum=2)
+    n = _check.whole("n", n, minimum=2)
     largest = _check.real("largest", largest, minimum=0.0, maximum=0.5)
     most = n * (n - 1) * largest / 2
     total = most if total is None else _check.real("total", total, minimum=0.0, maximum=most * (1 + 1e-12))
@@ -140,7 +140,7 @@ def hellinger_excess(eigenvalues: ArrayLike, n: int, d_h: int) -> float:
     x = np.asarray(eigenvalues, dtype=float)
     if x.size == 0 or not np.isfinite(x).all() or (x <= -1).any():
         raise ValueError(f"eigenvalues must be finite and greater than -1, got {eigenvalues!r}")
-    n, d_h = _check.integer("n", n, minimum=1), _check.integer("d_h", d_h, minimum=1)
+    n, d_h = _check.whole("n", n, minimum=1), _check.whole("d_h", d_h, minimum=1)
     log_affinity = -0.5 * d_h * np.log1p(x**2 / (4.0 * (1.0 + x))).sum()
     return (n - 1) * math.sqrt(-math.expm1(log_affinity))
 
@@ -150,6 +150,6 @@ def simplex_first_order(n: int) -> float:
 
     c = a^2 / (2 (n - 1)) (1 - 1/n)^{n - 2}, a the mean of the largest of n standard normal numbers.
     """
-    n = _check.integer("n", n, minimum=2)
+    n = _check.whole("n", n, minimum=2)
     largest = integrate.quad(lambda x: x * n * stats.norm.pdf(x) * stats.norm.cdf(x) ** (n - 1), -8, 10)[0]
     return largest**2 * n / (2.0 * (n - 1)) * (1.0 - 1.0 / n) ** (n - 2)
