@@ -19,7 +19,7 @@ def anisotropic_bound(n: int, cosine: float) -> float:
 
     Source: chapter 05, anisotropy.
     """
-    n, c = _check.integer("n", n, minimum=1), _check.real("cosine", cosine, minimum=0.0, maximum=1.0)
+    n, c = _check.whole("n", n, minimum=1), _check.real("cosine", cosine, minimum=0.0, maximum=1.0)
     x, weight = panels(-9.0, 9.0, 600)
     weight = weight * stats.norm.pdf(x)
     score = math.sqrt(c) * x[:, None] + math.sqrt(1.0 - c) * x[None]

@@ -36,7 +36,7 @@ def head_dim_bound(n: int, d_h: float) -> float:
 
     Source: chapter 02, the bound resolved by head dimension (the first paper has no such bound).
     """
-    n = _check.integer("n", n, minimum=1)
+    n = _check.whole("n", n, minimum=1)
     d_h = _check.real("d_h", d_h, minimum=1.0)
     if n == 1:
         return 1.0

@@ -37,7 +37,7 @@ def saturation_head_dim(n: int, gap: float) -> float:
 
     Source: chapter 03, the saturation scale.
     """
-    n = _check.integer("n", n, minimum=1)
+    n = _check.whole("n", n, minimum=1)
     gap = _check.real("gap", gap, above=0.0)
 
     def excess(d_h: float) -> float:
@@ -72,7 +72,7 @@ def marginal_head_dim(n: int, gain: float) -> float:
 
     Source: chapter 03; the rule that the first paper states for its Table 2, "increment less than or around 0.01".
     """
-    n = _check.integer("n", n, minimum=1)
+    n = _check.whole("n", n, minimum=1)
     gain = _check.real("gain", gain, minimum=1e-6)
 
     def excess(d_h: float) -> float:
@@ -108,7 +108,7 @@ def lognormal_variance(n: int, d_h: float) -> float:
 
     Source: chapter 03, the collapse.
     """
-    n = _check.integer("n", n, minimum=2)
+    n = _check.whole("n", n, minimum=2)
     d_h = _check.real("d_h", d_h, minimum=1.0)
     return float(stats.norm.isf(1.0 / n)) ** 4 / (2.0 * d_h)
 

@@ -18,7 +18,7 @@ def gap_density(n: int) -> float:
 
     Source: chapter 05, the gap between soft and hard attention.
     """
-    n = _check.integer("n", n, minimum=2)
+    n = _check.whole("n", n, minimum=2)
     x, weight = panels(-9.0, 9.0, 4000)
     return n * (n - 1) * float(np.sum(weight * stats.norm.pdf(x) ** 2 * np.exp((n - 2) * special.log_ndtr(x))))
 
@@ -28,4 +28,4 @@ def freezing_temperature(n: int) -> float:
 
     Source: chapter 05, stable rank; the freezing of Derrida's random energy model at twice the inverse temperature.
     """
-    return math.sqrt(2.0 / math.log(_check.integer("n", n, minimum=2)))
+    return math.sqrt(2.0 / math.log(_check.whole("n", n, minimum=2)))

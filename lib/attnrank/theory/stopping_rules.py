@@ -50,5 +50,5 @@ def seeds_needed(noise: float, variance: float, comparisons: int, failure: float
     """
     noise, failure = _check.real("noise", noise, above=0.0), _check.real("failure", failure, above=0.0, maximum=1.0)
     variance = _check.real("variance", variance, minimum=0.0)
-    comparisons = _check.integer("comparisons", comparisons, minimum=1)
+    comparisons = _check.whole("comparisons", comparisons, minimum=1)
     return math.ceil((2 * variance + 4 * noise / 3) / noise**2 * math.log(2 * comparisons / failure))
