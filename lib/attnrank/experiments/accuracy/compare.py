@@ -66,5 +66,6 @@ def rank_correlation(table: pd.DataFrame, first: str, second: str) -> tuple[floa
         return (float("nan"),) * 3 + (count,)
     rho = float(stats.spearmanr(means[first], means[second]).statistic)
     half = stats.norm.ppf(0.975) * np.sqrt((1 + rho**2 / 2) / (count - 3))
-    low, high = np.tanh(np.arctanh(np.clip(rho, -0.999999, 0.999999)) + np.array([-half, half]))
+    with np.errstate(divide="ignore"):  # at 1 and -1 the interval is a point
+        low, high = np.tanh(np.arctanh(rho) + np.array([-half, half]))
     return rho, float(low), float(high), count
