@@ -1,9 +1,10 @@
 """attnrank: measure and bound the rank of attention matrices.
 
 The modules, each of which imports only from those before it: theory (bounds and limits), scores (queries, keys,
-attention matrices), ranks, probe (ranks of every head of any model), inputs (synthetic tokens), data (images and texts), models (Vision Transformer), sweep
-(published tables), report (claims and figures), benchmarks (routines timed side by side), experiments (what the
-published tables are made of). The commands, ``python -m attnrank.sweep`` and ``attnrank.benchmarks``, stand above all.
+attention matrices), ranks, probe (ranks of every head of any model), inputs (synthetic tokens), data (images and texts),
+models (Vision Transformer, models that others trained), sweep (published tables), report (claims and figures),
+benchmarks (routines timed side by side), experiments (what the published tables are made of). The commands,
+``python -m attnrank.sweep``, ``attnrank.benchmarks`` and ``attnrank.probe``, stand above all.
 """
 
 from attnrank import inputs, theory

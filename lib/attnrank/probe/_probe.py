@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -139,31 +139,56 @@ class _Choice:
                 raise ValueError(f"layers has no match for {x!r}; the model attends in {', '.join(seen)}")
 
 
+def attentions(model: nn.Module, batch: Tensor | tuple | Mapping) -> list[Attention]:
+    """The attentions of a model on one batch, in the order in which they run: queries, keys, values, masks of each.
+
+    What the probe measures, for measurements that it does not have. Memory grows with the number of layers, and not with
+    n x n where the model attends by ``scaled_dot_product_attention``.
+
+    Raises
+    ------
+    ValueError : as :func:`probe`.
+    """
+    _check_model(model)
+    found: list[Attention] = []
+    _visit(model, _batches(batch)[0], _Choice(None), lambda attention, place: found.append(attention))
+    return found
+
+
 def _run(model: nn.Module, batch: object, wanted: frozenset[str] | None, tol: float, choice: _Choice) -> list[dict]:
     """Rows of one batch: a row for each layer, sample and head."""
+    found: dict[int, list[dict]] = {}
+
+    def take(attention: Attention, place: int) -> None:
+        if choice.takes(attention.layer, place, None):
+            found[place] = _rows(attention, wanted, tol)
+
+    seen = _visit(model, batch, choice, take)
+    choice.check(seen)
+    return [row for place, rows in found.items() if choice.takes(seen[place], place, len(seen)) for row in rows]
+
+
+def _visit(model: nn.Module, batch: object, choice: _Choice, take: Callable[[Attention, int], None]) -> list[str]:
+    """Run the model and call ``take(attention, place)`` as each attention runs; returns the names of all."""
     followed = Layers(model)
     seen: list[str] = []
-    found: dict[int, list[dict]] = {}
 
     def refuse(layer: str, what: str) -> None:
         if choice.named(layer):
             raise ValueError(f"layer {layer}: {what}. To measure the other layers, choose them with layers=")
 
-    def take(attention: Attention) -> None:
+    def found(attention: Attention) -> None:
         seen.append(attention.layer)
-        if choice.takes(attention.layer, len(seen) - 1, None):
-            found[len(seen) - 1] = _rows(attention, wanted, tol)
+        take(attention, len(seen) - 1)
 
     args, kwargs = ((), own(batch)) if isinstance(batch, Mapping) else (own(batch), {})
-    watch = Watch(followed, take, refuse, _leading(batch))
+    watch = Watch(followed, found, refuse, _leading(batch))
     with untouched(model), followed.followed(refuse), watch:
         model(*args, **kwargs)
     watch.finish()
     if not seen:
         raise ValueError(f"model {type(model).__name__} ran, and no attention was seen in it")
-    choice.check(seen)
-    kept = [rows for place, rows in found.items() if choice.takes(seen[place], place, len(seen))]
-    return [row for rows in kept for row in rows]
+    return seen
 
 
 def _rows(attention: Attention, wanted: frozenset[str] | None, tol: float) -> list[dict]:
