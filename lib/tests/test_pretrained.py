@@ -47,7 +47,9 @@ def test_the_storyteller_tells_its_story():
     model, tokenizer = pretrained.load("stories260K"), pretrained.stories_tokenizer()
     ids = tokenizer("Once upon a time", return_tensors="pt").input_ids
     text = tokenizer.decode(model.generate(ids, max_new_tokens=40, do_sample=False)[0], skip_special_tokens=True)
-    assert text.startswith("Once upon a time, there was a little girl named Lily. She loved to play outside in the park.")
+    assert text.startswith(
+        "Once upon a time, there was a little girl named Lily. She loved to play outside in the park."
+    )
 
 
 @pytest.mark.parametrize("name", ["route_tsp20", "kwt1"])

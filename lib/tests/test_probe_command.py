@@ -18,11 +18,15 @@ tokenizers = pytest.importorskip("tokenizers")
 @pytest.fixture(scope="module")
 def text_model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bert")
-    config = tf.BertConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, vocab_size=30)
+    config = tf.BertConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, vocab_size=30
+    )
     torch.manual_seed(0)
     tf.BertModel(config).save_pretrained(folder)
     words = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", *"abcdefghijklmnop"]
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="[UNK]")
+    )
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     fast = tf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]", model_max_length=64)
     fast.save_pretrained(folder)
@@ -68,7 +72,9 @@ def test_images(tmp_path, capsys):
     for i in range(3):
         image.effect_noise((30, 20), 50 * i + 20).save(pictures / f"{i}.png")
     out = tmp_path / "vit-ranks"
-    assert main([str(folder), "--images", str(pictures), "--out", str(out), "--samples", "2", "--ranks", "hardmax"]) == 0
+    assert (
+        main([str(folder), "--images", str(pictures), "--out", str(out), "--samples", "2", "--ranks", "hardmax"]) == 0
+    )
     table = pd.read_csv(f"{out}.csv")
     assert set(table["n"]) == {10} and set(table["mask"]) == {"none"} and table["stable_rank"].isna().all()
 

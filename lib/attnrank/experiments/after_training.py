@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import tempfile
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from attnrank import _check, theory
+from attnrank import _check, data, theory
 from attnrank.experiments.experiment import Experiment, Rounding
 from attnrank.models import pretrained
-from attnrank.probe import attentions
+from attnrank.probe import _hub as hub
+from attnrank.probe import attentions, probe
 from attnrank.probe._attention import Attention
 from attnrank.ranks import hardmax_rank, numerical_rank
 from attnrank.scores import attention as attention_matrix
@@ -82,7 +85,9 @@ def _measured(found: Attention, *, other_keys: bool) -> dict[str, Tensor]:
     if other_keys:
         k = k.roll(1, 0)
     rank = hardmax_rank(q, k, causal=causal).double() / n
-    numerical = numerical_rank(attention_matrix(q[:SPECTRA], k[:SPECTRA], temperature=1 / found.scale, causal=causal), TOL)
+    numerical = numerical_rank(
+        attention_matrix(q[:SPECTRA], k[:SPECTRA], temperature=1 / found.scale, causal=causal), TOL
+    )
     best = _best(q, k, causal)
     place = torch.arange(n)
     counts = torch.zeros(*best.shape[:2], n, dtype=torch.float64).scatter_add_(-1, best, torch.ones_like(best).double())
@@ -153,6 +158,41 @@ def _grid(model: str, lengths: list[int], treatments: list[str]) -> list[Setting
                 head=list(range(heads)))  # fmt: skip
 
 
+def hub_heads(model: str, weights: str, n: int) -> Setting:
+    """Ranks of a model of the Hugging Face hub on embedded data: docstrings as text, or digits as images; 4 sequences.
+
+    ``status`` is "measured", or says that the model was not at hand; all else is missing then. ``rank``: mean over heads
+    of hardmax rank / n, ``highest`` the largest; ``above``: the share of heads above their ``bound``.
+    """
+    numbers = ("layers", "heads", "head_dim", "rank", "highest", "above", "bound")
+    try:
+        found = hub.load(model, seed=None if weights == "trained" else 0)
+        frame = probe(hub.part_for(found, "vision"), _hub_batches(model, found, n), ranks="hardmax")
+    except (ValueError, OSError) as error:
+        if "cannot be loaded" not in str(error) and "transformers" not in str(error):
+            raise
+        return {"status": "not at hand"} | dict.fromkeys(numbers)
+    rank = frame["hardmax_rank"] / frame["n"]
+    above = (frame["hardmax_rank"] > frame["bound"]).mean()
+    values = (frame["layer"].nunique(), frame["head"].nunique(), frame["head_dim"].max(), rank.mean(), rank.max(), above,
+              (frame["bound"] / frame["n"]).mean())  # fmt: skip
+    return {"status": "measured"} | dict(zip(numbers, map(float, values), strict=True))
+
+
+def _hub_batches(name: str, model: nn.Module, n: int) -> list[dict]:
+    if hasattr(model.config, "image_size"):
+        images, _ = data.images("digits", "test", count=4, generator=torch.Generator().manual_seed(17))
+        large = nn.functional.interpolate(images.float(), size=model.config.image_size)
+        return [{"pixel_values": image[None].expand(1, 3, -1, -1)} for image in large]
+    texts, _ = data.texts("docstrings", "test", count=200, generator=torch.Generator().manual_seed(17))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "text.txt"
+        file.write_text("\n".join(texts), encoding="utf-8")
+        return hub.text_batches(name, model, file, length=n, samples=4)
+
+
+HUB = ("bert-base-uncased", "gpt2", "google/vit-base-patch16-224", "Qwen/Qwen3-0.6B")  # the last one with QK-norm
+
 EXPERIMENTS = {
     "trained_heads": Experiment(
         "What are the ranks of the heads of models that others trained, and what are they with random weights?",
@@ -165,6 +205,15 @@ EXPERIMENTS = {
         ],
         chapter="after_training",
         repeats=Rounding(1e-6),
+        data="model",
+    ),
+    "hub_heads": Experiment(
+        "What are the ranks of the heads of models of the Hugging Face hub, where there is a network?",
+        hub_heads,
+        quick=grid(model=[HUB[0]], weights=["random"], n=[32]),
+        paper=grid(model=list(HUB), weights=list(WEIGHTS), n=[256]),
+        chapter="after_training",
+        repeats=Rounding(1e-3),
         data="model",
     ),
 }

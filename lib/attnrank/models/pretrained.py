@@ -62,14 +62,18 @@ def files(name: str) -> Path:
     _check.choice("name", name, FILES)
     root = _root()
     if root is None:
-        raise ValueError("no folder of trained models: name it by ATTNRANK_MODELS, or put models into that of ATTNRANK_DATA")
+        raise ValueError(
+            "no folder of trained models: name it by ATTNRANK_MODELS, or put models into that of ATTNRANK_DATA"
+        )
     for file, expected in FILES[name].items():
         path = root / name / file
         if not path.is_file():
             raise ValueError(f"{path} is missing")
         found = hashlib.sha256(path.read_bytes()).hexdigest()
         if found != expected:
-            raise ValueError(f"{path} is another file than the one measured here: its SHA-256 is {found}, not {expected}")
+            raise ValueError(
+                f"{path} is another file than the one measured here: its SHA-256 is {found}, not {expected}"
+            )
     return root / name
 
 

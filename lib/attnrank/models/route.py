@@ -51,7 +51,9 @@ class RouteDecoder(nn.Module):
         free = torch.ones(batch, n, dtype=torch.bool)
         tour: list[Tensor] = []
         for _ in range(n):
-            ends = torch.cat([h[every, tour[0]], h[every, tour[-1]]], -1) if tour else self.placeholder.expand(batch, -1)
+            ends = (
+                torch.cat([h[every, tour[0]], h[every, tour[-1]]], -1) if tour else self.placeholder.expand(batch, -1)
+            )
             query = (fixed + self.step(ends)).unflatten(-1, (HEADS, 1, HEAD_DIM))
             glimpse = F.scaled_dot_product_attention(query, keys, values, attn_mask=free[:, None, None])
             logits = (pointer @ self.out(glimpse.flatten(1))[:, :, None]).squeeze(-1) / math.sqrt(WIDTH)

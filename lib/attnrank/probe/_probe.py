@@ -108,7 +108,9 @@ def probe(
             rows += [row | {"sample": row["sample"] + first} for row in _run(model, given, wanted, tol, choice)]
             bar.update()
     if ranks is None and any(max(row["n"], row["m"]) > LONG for row in rows):
-        warnings.warn(f"spectra of layers with more than {LONG} tokens are left out; ranks={RANKS} computes them", stacklevel=2)
+        warnings.warn(
+            f"spectra of layers with more than {LONG} tokens are left out; ranks={RANKS} computes them", stacklevel=2
+        )
     return _frame(rows, per_sample)
 
 
@@ -126,7 +128,9 @@ class _Choice:
         self.late = layers is not None and any(isinstance(x, int) and x < 0 for x in layers)
 
     def named(self, name: str) -> bool:
-        return self.layers is None or any(isinstance(x, str) and (x == name or fnmatchcase(name, x)) for x in self.layers)
+        return self.layers is None or any(
+            isinstance(x, str) and (x == name or fnmatchcase(name, x)) for x in self.layers
+        )
 
     def takes(self, name: str, place: int, total: int | None) -> bool:
         if self.named(name) or place in self.layers:
@@ -135,7 +139,9 @@ class _Choice:
 
     def check(self, seen: list[str]) -> None:
         for x in self.layers or ():
-            if not (any(x == n or fnmatchcase(n, x) for n in seen) if isinstance(x, str) else -len(seen) <= x < len(seen)):
+            if not (
+                any(x == n or fnmatchcase(n, x) for n in seen) if isinstance(x, str) else -len(seen) <= x < len(seen)
+            ):
                 raise ValueError(f"layers has no match for {x!r}; the model attends in {', '.join(seen)}")
 
 
@@ -249,10 +255,14 @@ def _batches(batch: object) -> list:
     elif isinstance(batch, Iterable) and not isinstance(batch, (str, bytes)):
         given = list(batch)
     else:
-        raise ValueError(f"batch must be a tensor, a tuple, a mapping or an iterable of these, got {type(batch).__name__}")
+        raise ValueError(
+            f"batch must be a tensor, a tuple, a mapping or an iterable of these, got {type(batch).__name__}"
+        )
     if not given:
         raise ValueError("batch must not be empty")
-    return [one if isinstance(one, Mapping) else tuple(one) if isinstance(one, (tuple, list)) else (one,) for one in given]
+    return [
+        one if isinstance(one, Mapping) else tuple(one) if isinstance(one, (tuple, list)) else (one,) for one in given
+    ]
 
 
 def _leading(batch: object) -> int | None:
@@ -276,4 +286,6 @@ def _check_model(model: object) -> None:
         raise ValueError("model is wrapped in DataParallel, whose threads the probe cannot see: pass model.module")
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
-            raise ValueError(f"model has TorchScript in {name or 'itself'}, which the probe cannot see into: pass the original module")
+            raise ValueError(
+                f"model has TorchScript in {name or 'itself'}, which the probe cannot see into: pass the original module"
+            )
