@@ -39,7 +39,9 @@ def _from(build) -> nn.Module:
         return build({"attn_implementation": "eager"})
 
 
-def text_batches(name: str, model: nn.Module, file: Path, *, length: int, samples: int, revision: str | None = None) -> list[dict]:
+def text_batches(
+    name: str, model: nn.Module, file: Path, *, length: int, samples: int, revision: str | None = None
+) -> list[dict]:
     """The first ``samples`` stretches of ``length`` tokens of a text, a batch each; one shorter stretch where it is short."""
     tf = _transformers()
     tokenizer = tf.AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
