@@ -2,7 +2,7 @@
 
 The modules, each of which imports only from those before it: theory (bounds and limits), scores (queries, keys,
 attention matrices), ranks, heads (a table per head), probe (ranks of every head of any model), inputs (synthetic
-tokens), data (images and XX (convex attention, solved and certified), training (one
+tokens), data (images and texts), models (Transformers), convex (convex attention, solved and certified), training (one
 loop), sweep (published tables), report (claims and figures), benchmarks (routines timed side by side), experiments
 (what the published tables are made of). The commands, ``python -m attnrank.sweep``, ``attnrank.benchmarks`` and
 ``attnrank.probe``, stand above all.
