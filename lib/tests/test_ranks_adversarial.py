@@ -149,7 +149,7 @@ def test_the_default_dtype_does_not_change_the_rank(monkeypatch, default):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_threads_do_not_change_the_rank_of_ties(causal):
-    n, before, ranks = 700, torch.get_num_threads(), []
+    n, before, ranks = 500, torch.get_num_threads(), []
     for q, k in (
         (one_hot(50, n, 16), signs(51, n, 16)),
         (repeated(52, n, 8, 90), repeated(53, n, 8, 90)),
@@ -190,8 +190,7 @@ def operations(q, k, causal):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("n", [400, 1300])
-@pytest.mark.parametrize("power", [0, -600])
+@pytest.mark.parametrize(("n", "power"), [(400, -600), (2100, 0)])
 def test_ties_cost_a_few_products_more_and_nothing_for_each_pair(monkeypatch, n, causal, power):
     # What made ties expensive was arithmetic pair by pair, some of it in fractions. Now: 16 products of slices at most.
     gathered = []

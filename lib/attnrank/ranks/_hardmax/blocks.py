@@ -78,6 +78,8 @@ def _decide(heads: Heads, row: Tensor, key: Tensor, chosen: Tensor) -> None:
 def _decide_many(heads: Heads, rows: slice, causal: bool, close: Tensor, marks: Tensor) -> None:
     """Leave in ``close`` and ``marks`` of the matrices in which many scores are close only the best keys."""
     many = (marks.sum(1) - close.shape[2] > MANY * close[0].numel()).nonzero().flatten()
+    if not len(many):
+        return
     index = torch.arange(rows.stop, device=close.device)
     seen = (index, index[rows]) if causal else None
     best = best_by_matrix(heads.q[many, rows], heads.k[many, : close.shape[1]], seen)
