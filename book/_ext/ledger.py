@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import re
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -24,26 +24,33 @@ class Ledger(SphinxDirective):
         from attnrank import report  # here: importing the package takes seconds, and most builds do not read this page
 
         self.env.note_dependency(str(RESULTS / "ledger.csv"))
-        pages = {PurePosixPath(page).name[:2]: page for page in self.env.found_docs if page.startswith("notebooks/")}
+        claims: dict[str, list[Claim]] = {}
+        for row in report.read_ledger(RESULTS):
+            claims.setdefault(row["id"].partition("/")[0], []).append(report.Claim(**row))
         found = []
-        for chapter, rows in itertools.groupby(report.read_ledger(RESULTS), key=lambda row: row["id"][:2]):
-            if chapter not in pages:
-                raise self.error(f"the ledger has claims of chapter {chapter}, which is not in the book")
-            found.append(nodes.rubric("", f"Chapter {int(chapter)}"))
-            found.append(self.table(pages[chapter], [report.Claim(**row) for row in rows]))
+        for page in sorted(page for page in self.env.found_docs if page.startswith("notebooks/")):
+            number, stem = re.fullmatch(r"(?:(\d+)_)?(.*)", PurePosixPath(page).name).groups()
+            if rows := claims.pop(stem, []):
+                title = f"Chapter {int(number)}, " if number else ""
+                found.append(nodes.rubric("", f"{title}{stem.replace('_', ' ')}"))
+                found.append(self.table(page, rows))
+        if claims:
+            raise self.error(f"the ledger has claims of chapters that are not in the book: {sorted(claims)}")
         return found
 
     def table(self, page: str, claims: list[Claim]) -> nodes.Node:
-        """Four columns: the claim, what was measured, the control, and what became of the paper's statement."""
+        """Five columns: the claim, what was measured, its slack, the control, and what became of the paper's statement."""
+        from attnrank.report import anchor
+
         table = nodes.table(classes=["ledger"])
-        group = nodes.tgroup(cols=4)
+        group = nodes.tgroup(cols=5)
         table += group
-        group += [nodes.colspec(colwidth=width) for width in (38, 22, 24, 16)]
+        group += [nodes.colspec(colwidth=width) for width in (34, 20, 8, 23, 15)]
         head, body = nodes.thead(), nodes.tbody()
         group += [head, body]
-        head += _row(*(nodes.Text(text) for text in ("claim", "measured", "control", "paper")))
+        head += _row(*(nodes.Text(text) for text in ("claim", "measured", "slack", "control", "paper")))
         for claim in claims:
-            address = self.env.app.builder.get_relative_uri(self.env.docname, page) + f"#claim-{claim.id}"
+            address = f"{self.env.app.builder.get_relative_uri(self.env.docname, page)}#{anchor(claim)}"
             link = nodes.reference("", claim.id, refuri=address, internal=True)
             body += _row(
                 [link, nodes.Text(f"  {claim.statement}")], *(nodes.Text(text) for text in _columns(claim))
@@ -51,11 +58,11 @@ class Ledger(SphinxDirective):
         return table
 
 
-def _columns(claim: Claim) -> tuple[str, str, str]:
+def _columns(claim: Claim) -> tuple[str, str, str, str]:
     from attnrank import report
 
     measured = report.comparison(claim) + (f"; {claim.margin_meaning}" if claim.margin_meaning else "")
-    return measured, report.control_comparison(claim), f"{claim.paper}: {claim.verdict}" if claim.paper else ""
+    return measured, claim.slack, report.control_comparison(claim), f"{claim.paper}: {claim.verdict}" if claim.paper else ""
 
 
 def _row(*cells: nodes.Node | list[nodes.Node]) -> nodes.row:

@@ -1,6 +1,7 @@
 """The ledger is complete by construction: the claims that the notebooks show are the rows it has."""
 
 import json
+import re
 from pathlib import Path
 
 import nbformat
@@ -16,6 +17,10 @@ def claims_of(notebook):
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     found = [output["data"][report.CLAIM_MIME] for output in outputs if report.CLAIM_MIME in output.get("data", {})]
     return [{key: str(value) for key, value in claim.items()} for claim in found]
+
+
+def stem(path):
+    return re.sub(r"^\d+_", "", path.stem)
 
 
 def differences(notebooks, ledger):
@@ -43,7 +48,7 @@ def test_every_claim_belongs_to_the_chapter_that_makes_it():
     for path in sorted((BOOK.parent / "notebooks").glob("*.ipynb")):
         claims = claims_of(nbformat.read(path.open(encoding="utf-8"), as_version=4))
         assert claims, f"{path.name} claims nothing"
-        assert {claim["id"][:2] for claim in claims} == {path.name[:2]}
+        assert {claim["id"].partition("/")[0] for claim in claims} == {stem(path)}
 
 
 def test_a_changed_a_missing_and_a_surplus_claim_are_found(notebooks):
@@ -51,5 +56,5 @@ def test_a_changed_a_missing_and_a_surplus_claim_are_found(notebooks):
     changed = [ledger[0] | {"measured": "0.123"}, *ledger[1:]]
     assert differences(notebooks, changed) == [ledger[0]["id"]]
     assert differences(notebooks, ledger[1:]) == [ledger[0]["id"]]
-    assert differences(notebooks, [*ledger, ledger[0] | {"id": "99-surplus"}]) == ["99-surplus"]
+    assert differences(notebooks, [*ledger, ledger[0] | {"id": "barrier/surplus"}]) == ["barrier/surplus"]
     assert differences([*notebooks, notebooks[0]], ledger) == sorted(claim["id"] for claim in claims_of(notebooks[0]))

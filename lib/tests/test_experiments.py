@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import json
 import math
 import re
 import subprocess
+import types
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +25,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from attnrank import data, experiments, sweep
 from attnrank.sweep import _values
 from attnrank.data import SOURCES
-from attnrank.experiments import EXPERIMENTS, PROFILES, cost, vision
-from attnrank.experiments.copies import EMBEDDED
-from attnrank.experiments.synthetic import random_heads
-from attnrank.experiments.verification import Verdict, verify
+from attnrank.experiments import EXPERIMENTS, PROFILES
+from attnrank.experiments.upkeep.copies import EMBEDDED
+from attnrank.experiments.experiment import merge
+from attnrank.experiments.shared.gram import mean_cosine as mean_cosines
+from attnrank.experiments.shared.heads import random_heads
+from attnrank.experiments.upkeep import cost
+from attnrank.experiments.upkeep.verification import Verdict, verify
+from attnrank.experiments.vit_initialisation import blocks as vision
 from attnrank.models import TransformerConfig, VisionTransformer
 
 RESULTS = Path(__file__).resolve().parents[2] / "book" / "results"
@@ -49,6 +55,37 @@ def test_registry():
     assert PROFILES == ("quick", "paper")
     questions = [experiment.question for experiment in EXPERIMENTS.values()]
     assert len(set(questions)) == len(questions) and all(question.endswith("?") for question in questions)
+
+
+def test_a_table_says_where_its_code_is():
+    """Its chapter is the module or folder that lists it, and its function can be imported by the names given."""
+    for chapter in experiments.chapters():
+        stem = chapter.__name__.rpartition(".")[2]
+        for table, experiment in chapter.EXPERIMENTS.items():
+            assert experiment.chapter == stem, table
+            assert getattr(importlib.import_module(experiment.module), experiment.name) is experiment.function, table
+    assert sum(len(chapter.EXPERIMENTS) for chapter in experiments.chapters()) == len(EXPERIMENTS)
+
+
+def test_a_name_that_two_modules_use_is_refused():
+    experiment = EXPERIMENTS["random_heads"]
+    modules = []
+    for stem, tables in (("one", ["a", "b"]), ("two", ["c", "b"])):
+        modules.append(types.ModuleType(f"attnrank.experiments.{stem}"))
+        modules[-1].EXPERIMENTS = dict.fromkeys(tables, experiment)
+    assert set(merge(modules[:1])) == {"a", "b"}
+    message = r"table 'b' is defined twice, in attnrank\.experiments\.one and in attnrank\.experiments\.two"
+    with pytest.raises(ValueError, match=message):
+        merge(modules)
+
+
+@pytest.mark.parametrize("change, message", [
+    ({"repeats": 1e-9}, "repeats must be Exact"), ({"chapter": "02 barrier"}, "chapter must be the stem"),
+    ({"version": 0}, "version must be at least 1"), ({"threads": "two"}, "threads must be one of all, one"),
+])
+def test_bad_experiments(change, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(EXPERIMENTS["random_heads"], **change)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -257,8 +294,8 @@ def test_treatments():
 
 def test_mean_cosine():
     x = gaussian(3, 7, 5)
-    assert vision._mean_cosine(x) == pytest.approx(np.mean([mean_cosine(tokens) for tokens in x.numpy()]), rel=1e-12)
-    assert vision._mean_cosine(torch.ones(1, 4, 5, dtype=torch.float64)) == pytest.approx(1, rel=1e-12)
+    assert mean_cosines(x).mean().item() == pytest.approx(np.mean([mean_cosine(tokens) for tokens in x.numpy()]), rel=1e-12)
+    assert mean_cosines(torch.ones(1, 4, 5, dtype=torch.float64)).item() == pytest.approx(1, rel=1e-12)
 
 
 # Bad input ----------------------------------------------------------------------------------------------------------

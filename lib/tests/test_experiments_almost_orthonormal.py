@@ -11,8 +11,9 @@ from scipy import optimize, stats
 
 from attnrank import theory
 from attnrank.experiments import almost_orthonormal as module
-from attnrank.experiments import real_tokens
+from attnrank.experiments import random_tokens
 from attnrank.experiments.experiment import Experiment
+from attnrank.experiments.vit_initialisation import blocks, real_tokens
 
 
 def seeded(seed=0):
@@ -132,10 +133,10 @@ def test_simplex_tokens_are_centred_queries():
 
 
 def test_random_tokens_of_great_width_are_as_good_as_orthonormal():
-    row = module.random_tokens("sphere", 8, 20000, 4, 10, 200, 0)
+    row = random_tokens.random_tokens("sphere", 8, 20000, 4, 10, 200, 0)
     assert row["max_error"] < 0.05 and row["smallest_eigenvalue"] > 0.9
     assert row["rank_mean"] <= theory.head_dim_bound(8, 4) + 4.9 * row["rank_standard_error"]
-    narrow = module.random_tokens("sphere", 8, 2, 64, 10, 200, 0)
+    narrow = random_tokens.random_tokens("sphere", 8, 2, 64, 10, 200, 0)
     assert narrow["rank_mean"] < theory.head_dim_bound(8, 64) - 0.2
     assert narrow["smallest_eigenvalue"] == pytest.approx(0, abs=1e-12)
 
@@ -167,7 +168,7 @@ def test_rank_of_a_text_is_at_most_its_number_of_words():
 
 def test_real_tokens_of_digits_are_those_of_the_vision_chapter():
     row = real_tokens.real_tokens("digits", 16, real_tokens.IMAGE_POSITIONS, 8, 8, 0)
-    same = real_tokens.vision.vit_tokens("digits", 2, real_tokens.WIDTH, "none", 8, 0)
+    same = blocks.vit_tokens("digits", 2, real_tokens.WIDTH, "none", 8, 0)
     assert row["mean_cosine"] == pytest.approx(same["mean_cosine"], rel=1e-9)
     assert 1 <= row["rank_mean"] <= 16
 

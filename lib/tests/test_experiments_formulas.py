@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from scipy import integrate, special, stats
 
 from attnrank import theory
-from attnrank.experiments import formulas
+from attnrank.experiments import almost_orthonormal as formulas
+from attnrank.experiments.shared import lines
 
 
 @given(n=st.integers(2, 10**6), d=st.integers(1, 10**6), d_h=st.integers(1, 4096))
@@ -74,22 +75,22 @@ def test_small_cosine_bound_grows_like_log_cubed_at_one_over_n():
 def test_simplex_first_order_by_exact_means():
     means = {2: 1 / math.sqrt(math.pi), 3: 1.5 / math.sqrt(math.pi)}  # of the largest of 2 and of 3 normal numbers
     for n, mean in means.items():
-        assert formulas.simplex_first_order(n) == pytest.approx(n * mean**2 / (2 * (n - 1)) * (1 - 1 / n) ** (n - 2))
+        assert theory.simplex_first_order(n) == pytest.approx(n * mean**2 / (2 * (n - 1)) * (1 - 1 / n) ** (n - 2))
     large = np.random.default_rng(0).standard_normal((20_000, 100)).max(1)
     mean, error = large.mean(), large.std() / math.sqrt(20_000)
-    root = math.sqrt(formulas.simplex_first_order(100) * 2 * 99 / 100 / 0.99**98)
+    root = math.sqrt(theory.simplex_first_order(100) * 2 * 99 / 100 / 0.99**98)
     assert abs(root - mean) < 4.9 * error
 
 
 def test_curves_at_points_computed_another_way():
     def value(curve, n, x):
-        return formulas.formula_lines(curve, n, x)["value"]
+        return lines.formula_lines(curve, n, x)["value"]
 
     limit = integrate.quad(lambda g: stats.norm.pdf(g) * -math.expm1(-math.exp(math.sqrt(0.7) * g - 0.35)), -12, 12)[0]
     assert value("collapse", 0, 1.4) == pytest.approx(limit, rel=1e-9)
     assert value("collapse, first term", 0, 1.4) == pytest.approx(1 - math.exp(-1) - 1.4 / (4 * math.e))
-    v = stats.norm.isf(1e-4) ** 4 / (2 * value("collapsed head dimension", 10**4, formulas.GAP))
-    assert value("collapse", 0, 2 * v) == pytest.approx(1 - math.exp(-1) - formulas.GAP, abs=1e-9)
+    v = stats.norm.isf(1e-4) ** 4 / (2 * value("collapsed head dimension", 10**4, lines.GAP))
+    assert value("collapse", 0, 2 * v) == pytest.approx(1 - math.exp(-1) - lines.GAP, abs=1e-9)
     assert value("normalised keys", 0, 2) == pytest.approx(5 / 9)
     assert value("tied", 50, 3) == pytest.approx(
         integrate.quad(lambda r: stats.chi.pdf(r, 3) * special.ndtr(r) ** 49, 0, np.inf)[0], rel=1e-7)  # fmt: skip
@@ -103,17 +104,17 @@ def test_curves_at_points_computed_another_way():
     assert value("anisotropic", 256, 0.0) == pytest.approx(1 - (1 - 1 / 256) ** 256)
     assert value("head dimension bound", 2, 16) == pytest.approx(0.75)
     assert value("random tokens, any keys", 256, 1.0) == 1.0
-    assert {setting["curve"] for setting in formulas.EXPERIMENTS["formula_lines"].paper} == set(formulas.CURVES)
+    assert {setting["curve"] for setting in lines.line_points()} == set(lines.CURVES)
 
 
 @pytest.mark.parametrize(
     ("call", "name"),
     [
-        (lambda: formulas.formula_lines("spiral", 0, 1.0), "curve"),
+        (lambda: lines.formula_lines("spiral", 0, 1.0), "curve"),
         (lambda: formulas.token_conditions(1, 8, 4), "n"),
         (lambda: formulas.token_conditions(8, 0, 4), "d"),
         (lambda: formulas.token_conditions(8, 8, 0), "d_h"),
-        (lambda: formulas.simplex_first_order(1), "n"),
+        (lambda: theory.simplex_first_order(1), "n"),
         (lambda: theory.effective_queries_bound(0, 0.5), "n"),
         (lambda: theory.effective_queries_bound(8, 1.5), "smallest"),
         (lambda: theory.small_cosine_bound(1, 0.1), "n"),

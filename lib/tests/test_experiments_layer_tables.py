@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from attnrank import theory
-from attnrank.experiments import layer_encoders as encoders
-from attnrank.experiments import layer_tables as module
+from attnrank.experiments.layer_tables import causes as module
+from attnrank.experiments.layer_tables import encoders
 from attnrank.models import Encoder, TransformerConfig, sinusoids
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,7 +27,7 @@ def normal(*shape, seed=0):
 
 def test_layer_tables_are_the_file_of_the_package_number_by_number():
     table = module.layer_tables()
-    path = resources.files("attnrank.experiments").joinpath("layer_tables.csv")
+    path = resources.files("attnrank.experiments.layer_tables").joinpath("layer_tables.csv")
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(table) == 2 * len(module.WIDTHS) * len(module.HEAD_DIMS)

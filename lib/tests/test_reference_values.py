@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from attnrank import theory
-from attnrank.experiments.beyond_heads import causal_heads
+from attnrank.experiments.masks import causal_heads
 
 HEAD_DIMS = (1, 2, 4, 8, 16, 32, 64, 128, 192, 512)
 ORTHONORMAL = {

@@ -14,7 +14,7 @@ from attnrank import report
 from attnrank.report import claims
 
 BASE = {
-    "id": "02-test",
+    "id": "barrier/test",
     "statement": "A thing is small.",
     "measured": [0.1, 0.3],
     "relation": "<=",
@@ -62,7 +62,7 @@ def test_a_margin_is_shown_beside_the_bound(relation, measured, control, shown):
     ],
 )
 def test_a_claim_that_does_not_hold_fails_and_stays_out_of_the_ledger(change):
-    with pytest.raises(AssertionError, match="02-test fails"):
+    with pytest.raises(AssertionError, match="barrier/test fails"):
         report.claim(**BASE | change)
     assert report.read_ledger() == []
 
@@ -74,6 +74,33 @@ def test_a_control_that_passes_fails_the_claim(change):
     with pytest.raises(AssertionError, match="control .* is not caught"):
         report.claim(**BASE | change)
     assert report.read_ledger() == []
+
+
+@pytest.mark.parametrize(
+    ("relation", "measured", "control", "slack", "effect"),
+    [("<=", [0.1, 0.45], 1, "0.05", "0.55"), (">=", [0.35, 2], 0, "0.05", "0.35"), ("==", [0.4, 0.43], 0, "0.07", "0.37")],
+)
+def test_slack_and_effect_are_distances_of_the_closest_case(relation, measured, control, slack, effect):
+    row = report.claim(
+        **BASE | {"relation": relation, "measured": measured, "control_measured": control, "margin": 0.1}
+    )
+    assert (row.slack, row.effect) == (slack, effect)
+    assert "a violation of " + slack in row._repr_mimebundle_()["text/plain"]
+
+
+@given(measured=st.floats(0, 0.9), relation=st.sampled_from(["<=", ">=", "=="]))
+def test_a_value_worse_by_less_than_the_slack_passes_and_by_more_fails(measured, relation):
+    bound, margin = {"<=": (1, 0.1), ">=": (-1, 0.1), "==": (measured + 0.1, 0.2)}[relation]
+    slack = -claims._worst_case("measured", measured, relation, bound, margin).excess
+    worse = {"<=": 1, ">=": -1, "==": -1}[relation] * slack
+    assert slack > 0 and claims._worst_case("measured", measured + 0.99 * worse, relation, bound, margin).holds
+    assert not claims._worst_case("measured", measured + 1.01 * worse, relation, bound, margin).holds
+
+
+@pytest.mark.parametrize(("measured", "powerless"), [(0.35, False), (0.1, True)])
+def test_a_claim_far_from_its_bound_beside_its_control_has_no_power(measured, powerless):
+    row = report.claim(**BASE | {"measured": measured, "control_measured": 1.4})
+    assert report.powerless(row) == powerless
 
 
 @given(value=st.floats(-10, 10), bound=st.floats(-10, 10), margin=st.floats(0, 1))
@@ -89,13 +116,13 @@ def test_relations_are_those_of_arithmetic(value, bound, margin):
 
 def test_the_ledger_is_sorted_replaces_a_claim_and_survives_many_writers(results):
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda i: report.claim(**BASE | {"id": f"{i % 7:02d}-c"}), range(40)))
-    assert [row["id"] for row in report.read_ledger()] == [f"{i:02d}-c" for i in range(7)]
+        list(pool.map(lambda i: report.claim(**BASE | {"id": f"barrier/c{i % 7}"}), range(40)))
+    assert [row["id"] for row in report.read_ledger()] == [f"barrier/c{i}" for i in range(7)]
     before = (results / "ledger.csv").stat().st_mtime_ns
-    report.claim(**BASE | {"id": "03-c"})
+    report.claim(**BASE | {"id": "barrier/c3"})
     assert (results / "ledger.csv").stat().st_mtime_ns == before, "an unchanged claim rewrites the file"
-    report.claim(**BASE | {"id": "03-c", "measured": 0.2})
-    assert [row["measured"] for row in report.read_ledger() if row["id"] == "03-c"] == ["0.2"]
+    report.claim(**BASE | {"id": "barrier/c3", "measured": 0.2})
+    assert [row["measured"] for row in report.read_ledger() if row["id"] == "barrier/c3"] == ["0.2"]
 
 
 def test_a_damaged_ledger_is_refused(results):
@@ -132,6 +159,8 @@ def test_html_is_escaped():
     ("change", "message"),
     [
         ({"id": "barrier"}, "id must look like"),
+        ({"id": "02-barrier/test"}, "id must look like"),
+        ({"id": "barrier/Test_1"}, "id must look like"),
         ({"relation": "<"}, "relation must be one of"),
         ({"kind": "guess"}, "kind must be one of"),
         ({"verdict": "reproduced"}, "verdict must be one of"),

@@ -10,7 +10,8 @@ from test_ranks_spectra import ADVERSARIAL
 
 from attnrank import attention, effective_rank, hardmax_rank, numerical_rank, singular_values, stable_rank
 from attnrank.benchmarks import CONTESTS, extra_gpu_memory
-from attnrank.experiments import EXPERIMENTS, counting
+from attnrank.experiments import EXPERIMENTS
+from attnrank.experiments.shared import heads as counting
 from attnrank.ranks import certified_rank
 
 

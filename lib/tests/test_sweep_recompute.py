@@ -37,7 +37,7 @@ def test_recompute_finds_a_difference(column, change, fails, job, published):
     if not fails:
         assert len(sweep.recompute("T", changed, **arguments)) == 60
         return
-    with pytest.raises(ValueError, match=rf"T\.csv line 19: {column} is .*, recomputed .*'seed': 7\}} \(rtol 1e-09\)"):
+    with pytest.raises(ValueError, match=rf"T\.csv line 19: {column} is .*, recomputed .* \(rtol 1e-09\), .*'seed': 7\}}"):
         sweep.recompute("T", changed, **arguments)
 
 
@@ -65,7 +65,7 @@ def test_a_difference_in_an_accepted_row_is_found(job, published):
     def changed(n, kind, seed):
         return job.function(n, kind, seed) | {"rank": -1}
     last = {"n": 5, "kind": "unit", "seed": 9}
-    with pytest.raises(ValueError, match=rf"T\.csv line 61: rank is \d, recomputed -1, for {last}"):
+    with pytest.raises(ValueError, match=rf"T\.csv line 61: rank is \d, recomputed -1 \(rtol 1e-09\), for {last}"):
         sweep.recompute("T", changed, generator=torch.Generator(), folder=published, accept=lambda s: s == last)
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from attnrank import hardmax_rank, theory
-from attnrank.experiments.gram import perturbed_gram
+from attnrank.experiments.shared.gram import perturbed_gram
 from attnrank.inputs import tokens
 from attnrank.report import bernstein_margin
 

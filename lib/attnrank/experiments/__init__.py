@@ -1,5 +1,8 @@
 """The published tables: for each its function of one setting and its grid, small (quick) or as published (paper).
 
+One module or folder a chapter, named by the stem of its notebook: each has a dict ``EXPERIMENTS`` of tables by name.
+`shared` holds what chapters have in common, `upkeep` what serves the tables: verification, cost, copies of data.
+
     python -m attnrank.sweep random_heads --profile quick
 
 computes what is missing of a table, and :mod:`attnrank.sweep` stores it.
@@ -7,46 +10,32 @@ computes what is missing of a table, and :mod:`attnrank.sweep` stores it.
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from attnrank import _check, sweep
-from attnrank.experiments import (
-    almost_orthonormal,
-    beyond,
-    formulas,
-    head_dimension,
-    layer_encoders,
-    layer_tables,
-    real_tokens,
-    row_costs,
-    speed,
-    sweeps,
-    synthetic,
-    vision,
-)
-from attnrank.experiments.experiment import Experiment
+from attnrank.experiments.experiment import Experiment, merge
 
 if TYPE_CHECKING:
     from distributed import Client
 
 PROFILES = ("quick", "paper")
-EXPERIMENTS: dict[str, Experiment] = (
-    synthetic.EXPERIMENTS
-    | vision.EXPERIMENTS
-    | head_dimension.EXPERIMENTS
-    | almost_orthonormal.EXPERIMENTS
-    | real_tokens.EXPERIMENTS
-    | row_costs.EXPERIMENTS
-    | speed.EXPERIMENTS
-    | beyond.EXPERIMENTS
-    | formulas.EXPERIMENTS
-    | sweeps.EXPERIMENTS
-    | layer_tables.EXPERIMENTS
-    | layer_encoders.EXPERIMENTS
-)
+#: What is not a chapter: `experiment` itself, what chapters have in common, and what serves the tables.
+_NOT_CHAPTERS = {"experiment", "shared", "upkeep"}
+
+
+def chapters() -> list[ModuleType]:
+    """Import and return the modules and folders of this package that hold the tables of a chapter, by name."""
+    stems = sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name not in _NOT_CHAPTERS)
+    return [importlib.import_module(f"{__name__}.{stem}") for stem in stems]
+
+
+EXPERIMENTS: dict[str, Experiment] = merge(chapters())
 
 
 def run(name: str, *, profile: str = "paper", folder: str | Path | None = None, workers: int = 1,
@@ -66,4 +55,8 @@ def run(name: str, *, profile: str = "paper", folder: str | Path | None = None, 
     experiment = EXPERIMENTS[_check.choice("name", name, EXPERIMENTS)]
     settings = getattr(experiment, _check.choice("profile", profile, PROFILES))
     table = name if profile == "paper" else f"{name}-{profile}"
-    return sweep.run(table, experiment.function, settings, folder=folder, workers=workers, cluster=cluster)
+    return sweep.run(
+        table, experiment.function, settings, folder=folder, workers=workers, cluster=cluster,
+        chapter=experiment.chapter, repeats=experiment.repeats, version=experiment.version,
+        threads=experiment.threads, checkpoint=experiment.checkpoint,
+    )  # fmt: skip

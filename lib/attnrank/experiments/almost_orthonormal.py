@@ -1,31 +1,41 @@
-"""Tables from synthetic tokens that are not orthonormal: perturbed by a set amount, random, chosen by an adversary."""
+"""Tables of the chapter almost_orthonormal: tokens perturbed by a set amount, or chosen by an adversary."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from attnrank import _check, inputs
-from attnrank.experiments.experiment import Experiment
-from attnrank.experiments.gram import SCORES, STRUCTURES, geometry, perturbed_gram, ranks_of_gram
+from attnrank import _check, theory
+from attnrank.experiments.experiment import Exact, Experiment, Rounding
+from attnrank.experiments.shared.gram import STRUCTURES, geometry, perturbed_gram, ranks_of_gram
+from attnrank.experiments.shared.heads import (
+    LARGE,
+    distinct,
+)
+from attnrank.experiments.shared.statistics import batches, seeded, summary
 from attnrank.sweep import Setting, grid
 
 
 def perturbed_tokens(structure: str, n: int, d_h: int, epsilon: float, samples: int, seed: int) -> Setting:
     """Mean rank under a controlled perturbation, and its excess over orthonormal tokens with the same weights."""
-    generator = torch.Generator().manual_seed(_check.integer("seed", seed, minimum=0))
+    generator = seeded(seed)
     gram = perturbed_gram(structure, n, epsilon, generator=generator)
-    return geometry(gram) | _summary(*ranks_of_gram(gram, d_h, samples, generator=generator))
+    return geometry(gram) | _beside_orthonormal(*ranks_of_gram(gram, d_h, samples, generator=generator))
+
+
+#: Added to a seed for the weights on which the tokens that an ascent has found are measured.
+FRESH_WEIGHTS = 1000
 
 
 def adversarial_tokens(n: int, d_h: int, epsilon: float, start: str, steps: int, samples: int, seed: int) -> Setting:
     """The perturbation that :func:`adversarial_gram` finds, measured on fresh weights."""
     gram = adversarial_gram(n, d_h, epsilon, start=start, steps=steps, seed=seed)
-    generator = torch.Generator().manual_seed(1000 + seed)
-    return geometry(gram) | _summary(*ranks_of_gram(gram, d_h, samples, generator=generator))
+    generator = torch.Generator().manual_seed(FRESH_WEIGHTS + seed)
+    return geometry(gram) | _beside_orthonormal(*ranks_of_gram(gram, d_h, samples, generator=generator))
 
 
 def adversarial_gram(n: int, d_h: int, epsilon: float, *, start: str, steps: int, seed: int) -> Tensor:
@@ -39,7 +49,7 @@ def adversarial_gram(n: int, d_h: int, epsilon: float, *, start: str, steps: int
     epsilon = _check.real("epsilon", epsilon, above=0.0, maximum=1.0)
     _check.choice("start", start, ("orthonormal", "circle"))
     steps = _check.integer("steps", steps, minimum=0)
-    generator = torch.Generator().manual_seed(_check.integer("seed", seed, minimum=0))
+    generator = seeded(seed)
     x = torch.eye(n, dtype=torch.float64)
     if start == "circle":
         angle = 2.0 * math.pi * torch.arange(n, dtype=torch.float64) / n
@@ -69,28 +79,12 @@ def simplex_tokens(n: int, samples: int, seed: int) -> Setting:
     Scores of orthonormal tokens are then an (n, n) matrix of i.i.d. N(0, 1); a simplex subtracts the mean query.
     """
     n, samples = _check.integer("n", n, minimum=2), _check.integer("samples", samples, minimum=2)
-    generator = torch.Generator().manual_seed(_check.integer("seed", seed, minimum=0))
+    generator = seeded(seed)
     counts = []
-    for size in torch.arange(samples).split(max(1, SCORES // n**2)):
-        scores = torch.randn(len(size), n, n, generator=generator, dtype=torch.float64)
-        counts.append([_distinct(s.argmax(-1)) for s in (scores - scores.mean(-2, keepdim=True), scores)])
-    return _summary(*(torch.cat(ranks).double() for ranks in zip(*counts, strict=True)))
-
-
-def random_tokens(kind: str, n: int, d: int, d_h: int, draws: int, heads: int, seed: int) -> Setting:
-    """Mean rank and geometry of ``draws`` sequences of a kind of :mod:`attnrank.inputs`, with ``heads`` heads each."""
-    generator = torch.Generator().manual_seed(_check.integer("seed", seed, minimum=0))
-    grams, means = [], []
-    for _ in range(draws):
-        x = inputs.tokens(kind, n, d, generator=generator)
-        unit = normalize(x, dim=-1)
-        grams.append(unit @ unit.T)
-        rank, _ = ranks_of_gram(grams[-1], d_h, heads, generator=generator, lengths=x.norm(dim=-1))
-        means.append(rank.mean())
-    means = torch.stack(means)
-    return geometry(torch.stack(grams)) | {
-        "rank_mean": means.mean().item(), "rank_standard_error": means.std().item() / math.sqrt(draws)
-    }  # fmt: skip
+    for batch in batches(samples, n**2, LARGE):
+        scores = torch.randn(batch, n, n, generator=generator, dtype=torch.float64)
+        counts.append([distinct(s) for s in (scores - scores.mean(-2, keepdim=True), scores)])
+    return _beside_orthonormal(*(torch.cat(ranks).double() for ranks in zip(*counts, strict=True)))
 
 
 def _admissible(x: Tensor, epsilon: float) -> Tensor:
@@ -103,20 +97,9 @@ def _admissible(x: Tensor, epsilon: float) -> Tensor:
     return normalize((vectors * values.clamp(min=1e-9).sqrt()) @ vectors.T, dim=-1)
 
 
-def _distinct(chosen: Tensor) -> Tensor:
-    """Number of distinct entries in each row of (samples, n) indices below n."""
-    return torch.zeros_like(chosen, dtype=torch.bool).scatter_(-1, chosen, True).sum(-1)
-
-
-def _summary(rank: Tensor, orthonormal: Tensor) -> dict[str, float]:
+def _beside_orthonormal(rank: Tensor, orthonormal: Tensor) -> dict[str, float]:
     """Mean rank and mean paired difference from orthonormal tokens, with standard errors."""
-    excess, root = rank - orthonormal, math.sqrt(len(rank))
-    return {
-        "rank_mean": rank.mean().item(),
-        "rank_standard_error": rank.std().item() / root,
-        "excess_mean": excess.mean().item(),
-        "excess_standard_error": excess.std().item() / root,
-    }
+    return summary("rank", rank) | summary("excess", rank - orthonormal)
 
 
 def _perturbations(n: int, d_h: int, samples: int) -> list[Setting]:
@@ -130,9 +113,40 @@ def _perturbations(n: int, d_h: int, samples: int) -> list[Setting]:
     ] + grid(structure=["simplex"], n=[n], d_h=[d_h], epsilon=[1.0 / (n - 1)], samples=[samples], seed=[0])
 
 
-def _ratios(n: int, d_h: int, draws: int, heads: int, ratios=(0.1, 0.2, 0.5, 1, 2, 5, 10, 20)) -> list[Setting]:
-    widths = [round(ratio * n) for ratio in ratios]
-    return grid(kind=["gaussian", "sphere"], n=[n], d=widths, d_h=[d_h], draws=[draws], heads=[heads], seed=[0])
+def eigenvalue_bounds(n: int, smallest: float) -> Setting:
+    """The barrier and the bounds of chapter 04 that know the smallest eigenvalue of the Gram matrix; units of rank."""
+    return {
+        "barrier": theory.occupancy_bound(n),
+        "noise_stability": theory.smallest_eigenvalue_bound(n, smallest),
+        "effective_queries": theory.effective_queries_bound(n, smallest),
+    }
+
+
+def token_conditions(n: int, d: int, d_h: int) -> Setting:
+    """Scales of the largest cosine that the theorems of chapter 04 admit, and that of n random directions in R^d.
+
+    "paper" n^{-3/2} / (d + d_h), "total_variation" n^{-2} d_h^{-1/2}, "effective_queries" n^{-2}, "small_cosines"
+    1 / (n (log n)^3), all for a remainder O(1); "noise_stability" 1 / (n log n) for O(log n); "vanishing" 1 / n for
+    o(n); "random_directions" 2 sqrt(log n / d), above the largest cosine for long sequences. "ratio" is that of the
+    second to the first.
+    """
+    n, d, d_h = (_check.integer(name, value, minimum=1) for name, value in (("n", n), ("d", d), ("d_h", d_h)))
+    log_n = math.log(_check.integer("n", n, minimum=2))
+    paper, total_variation = n**-1.5 / (d + d_h), n**-2.0 * d_h**-0.5
+    return {
+        "paper": paper,
+        "total_variation": total_variation,
+        "ratio": total_variation / paper,
+        "effective_queries": n**-2.0,
+        "small_cosines": 1.0 / (n * log_n**3),
+        "noise_stability": 1.0 / (n * log_n),
+        "vanishing": 1.0 / n,
+        "random_directions": 2.0 * math.sqrt(log_n / d),
+    }
+
+
+_LENGTHS = [16, 64, 256, 1024, 4096, 16384, 65536]
+_HEAD_DIMS = [1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 512, 1024]
 
 
 EXPERIMENTS = {
@@ -144,6 +158,8 @@ EXPERIMENTS = {
             *(s for n in (16, 64) for d_h in (8, 64) for s in _perturbations(n, d_h, 4000)),
             *_perturbations(256, 64, 1000),
         ],
+        chapter="almost_orthonormal",
+        repeats=Rounding(1e-9),
     ),
     "adversarial_tokens": Experiment(
         "How much rank can an adversary gain who may move the tokens by a set amount?",
@@ -156,6 +172,8 @@ EXPERIMENTS = {
             ),
             *grid(n=[16, 64], d_h=[8, 64], epsilon=[1.0], start=["circle"], steps=[300], samples=[4000], seed=[0]),
         ],
+        chapter="almost_orthonormal",
+        repeats=Rounding(1e-9),
     ),
     "simplex_tokens": Experiment(
         "How far does a simplex of tokens exceed the barrier, by sequence length?",
@@ -165,14 +183,28 @@ EXPERIMENTS = {
             *grid(n=[4, 8, 16, 32, 64, 128], samples=[20000], seed=[0]),
             *grid(n=[256, 512, 1024], samples=[400], seed=[0, 1, 2, 3, 4]),
         ],
+        chapter="almost_orthonormal",
+        repeats=Exact(),
     ),
-    "random_tokens": Experiment(
-        "What is the mean rank on Gaussian and spherical tokens, by their width?",
-        random_tokens,
-        quick=_ratios(16, 8, 20, 20),
+    "eigenvalue_bounds": Experiment(
+        "What does the smallest eigenvalue of the Gram matrix allow the mean rank to be, by sequence length?",
+        eigenvalue_bounds,
+        quick=grid(n=[16, 256], smallest=[0.1, 0.9]),
+        paper=grid(
+            n=sorted({int(n) for n in np.geomspace(16, 1e12, 60).round()}), smallest=[0.1, 0.3, 0.6, 0.9, 0.99]
+        ),
+        chapter="almost_orthonormal",
+        repeats=Rounding(1e-9),
+    ),
+    "token_conditions": Experiment(
+        "How large may the cosines of tokens be, by which theorem, and how large are those of random directions?",
+        token_conditions,
+        quick=grid(n=[16, 256], d=[256], d_h=[8, 64]),
         paper=[
-            *(s for d_h in (2, 8, 64) for s in _ratios(64, d_h, 40, 50)),
-            *(s for d_h in (8, 64) for s in _ratios(256, d_h, 20, 10)),
+            *({"n": n, "d": width * n, "d_h": d_h} for n in _LENGTHS for width in (1, 2, 4, 16, 64) for d_h in _HEAD_DIMS),
+            *({"n": n, "d": d, "d_h": 64} for n, d in ((16, 192), (64, 192), (256, 192), (4096, 64))),
         ],
+        chapter="almost_orthonormal",
+        repeats=Rounding(1e-9),
     ),
-}
+}  # fmt: skip

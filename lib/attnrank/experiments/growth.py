@@ -1,109 +1,147 @@
-"""Reading tables: means over seeds, where a noisy curve crosses a level, which law of n fits the crossings best."""
+"""Tables of the chapter growth: where rules of saturation stop, on bounds and on measured curves, seed by seed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import torch
+from torch import Tensor
 
-import numpy as np
-import pandas as pd
-from numpy.typing import ArrayLike
-from scipy import stats
+from attnrank import _check, theory
+from attnrank.experiments.experiment import Exact, Experiment, Rounding
+from attnrank.experiments.shared.heads import (
+    SMALL,
+    hardmax_rank_on_device,
+    random_heads,
+)
+from attnrank.experiments.shared.statistics import batches, seeded
+from attnrank.experiments.shared.distributions import DISTRIBUTIONS, WIDTHS, projections
+from attnrank.sweep import Setting, grid
 
-from attnrank import _check
-
-#: Laws of growth: the functions of n that are fitted linearly, and whether to the logarithm of the quantity.
-LAWS = {
-    "a + b log n": (lambda n: np.log(n), False),
-    "a + b (log n)²": (lambda n: np.log(n) ** 2, False),
-    "a n^b": (lambda n: np.log(n), True),
-    "a + b n": (lambda n: np.asarray(n, dtype=float), False),
-    "a (log n)^b": (lambda n: np.log(np.log(n)), True),
-}
+#: When a head is called large enough: see :func:`saturation`.
+SATURATION_RULES = ("gap", "increment", "doubling")
 
 
-@dataclass(frozen=True)
-class Fit:
-    """A growth law fitted to the shorter sequences and tested on the longer ones."""
-
-    law: str
-    b: float
-    b_interval: tuple[float, float]  # 95 %, Student's t: residuals are treated as independent noise
-    inside_error: float  # root mean square relative error where it was fitted
-    outside_error: float  # the same beyond
-    prediction: np.ndarray  # at every n
+#: Between the seeds of one head dimension and of the next, so that no two rows of a curve share a seed.
+NEXT_SEED = 1_000_003
 
 
-def fit_growth(law: str, n: ArrayLike, values: ArrayLike, fitted: int) -> Fit:
-    """Least-squares fit of a law of ``LAWS`` to the first ``fitted`` of the values, tested on the others.
+def increment_rule(n: int, heads: int, threshold: float, largest: int, seed: int) -> Setting:
+    """The smallest d_h at which one more dimension raises the mean rank / n of ``heads`` new heads by <= ``threshold``.
 
-    Parameters
-    ----------
-    n : increasing sequence lengths, >= 3.
-    values : what grows, > 0, one for each n.
-    fitted : number of values to fit, >= 3 and fewer than there are.
-
-    Raises
-    ------
-    ValueError : unknown law, or arguments that do not fit together.
+    Each head dimension 1, 2, ... has heads of its own, as when a curve is measured point by point and the rule is then
+    applied to it; ``largest`` where the rule never stops.
     """
-    transform, logarithmic = LAWS[_check.choice("law", law, LAWS)]
-    n, values = np.asarray(n, dtype=float), np.asarray(values, dtype=float)
-    fitted = _check.integer("fitted", fitted, minimum=3)
-    if n.ndim != 1 or n.shape != values.shape or fitted >= len(n):
-        raise ValueError(f"n and values must be two vectors longer than fitted = {fitted}, got {n.shape}, {values.shape}")
-    if not (np.isfinite(n).all() and np.isfinite(values).all() and (np.diff(n) > 0).all() and n[0] >= 3 and (values > 0).all()):
-        raise ValueError(f"n must increase from at least 3 and values be positive, got {n} and {values}")
-    x, y = transform(n), np.log(values) if logarithmic else values
-    line = stats.linregress(x[:fitted], y[:fitted])
-    half = stats.t.ppf(0.975, fitted - 2) * line.stderr
-    prediction = line.intercept + line.slope * x
-    prediction = np.exp(prediction) if logarithmic else prediction
-    error = prediction / values - 1.0
-    return Fit(law, float(line.slope), (float(line.slope - half), float(line.slope + half)),
-               float(np.sqrt(np.mean(error[:fitted] ** 2))), float(np.sqrt(np.mean(error[fitted:] ** 2))), prediction)  # fmt: skip
+    threshold = _check.real("threshold", threshold, above=0.0)
+    previous = random_heads(n, 1, heads, seed)["rank_mean"] / n
+    for d_h in range(1, _check.integer("largest", largest, minimum=1)):
+        following = random_heads(n, d_h + 1, heads, seed + NEXT_SEED * d_h)["rank_mean"] / n
+        if following - previous <= threshold:
+            return {"d_h": float(d_h)}
+        previous = following
+    return {"d_h": float(largest)}
 
 
-def pool_seeds(table: pd.DataFrame, by: Sequence[str], value: str = "rank") -> pd.DataFrame:
-    """One row for each setting of the columns ``by``: mean and standard error of all its samples, whatever the seed.
+def saturation(n: int, rule: str, level: float) -> Setting:
+    """Head dimension at which ``head_dim_bound`` / n saturates, under one of three rules (``SATURATION_RULES``).
 
-    The columns ``VALUE_mean``, ``VALUE_standard_error`` and ``samples`` of the rows give their sums of squares, so that
-    the result is what one row with all the samples would hold. Rows come in the order of the keys.
+    "gap": it is within ``level`` of the barrier. "increment": from here on, one more dimension adds at most ``level``.
+    "doubling": from here on, twice the dimension adds at most ``level``.
     """
-    mean, error = f"{value}_mean", f"{value}_standard_error"
-    rows = []
-    for key, part in table.groupby(list(by)):
-        samples = part.samples.sum()
-        middle = (part.samples * part[mean]).sum() / samples
-        squares = (part.samples * (part.samples - 1) * part[error] ** 2 + part.samples * (part[mean] - middle) ** 2).sum()
-        spread = float(np.sqrt(squares / (samples - 1) / samples))
-        rows.append((*key, int(samples), float(middle), spread))
-    return pd.DataFrame(rows, columns=[*by, "samples", mean, error])
+    rule = _check.choice("rule", rule, SATURATION_RULES)
+    if rule == "gap":
+        return {"d_h": theory.saturation_head_dim(n, level)}
+    if rule == "increment":
+        return {"d_h": theory.marginal_head_dim(n, level)}
+    return {"d_h": theory.doubling_head_dim(n, level)}
 
 
-def crossing(d_h: ArrayLike, values: ArrayLike, errors: ArrayLike, level: float, degree: int = 2) -> tuple[float, float]:
-    """The last head dimension at which a falling, noisy, positive curve crosses ``level``, and its standard error.
+_OCTAVES = {"gap": [*range(4, 41)]} | dict.fromkeys(("increment", "doubling"), [*range(4, 21), 24, 28, 32, 36, 40])
+_LEVELS = (("gap", 0.1), ("gap", 0.05), ("increment", 0.01), ("increment", 0.001), ("doubling", 0.01))
+#: Weights of their own at every head dimension, or the leading coordinates of one large head.
+DESIGNS = ("independent", "nested")
+THRESHOLD, GAP = 0.01, 0.1
+#: Head dimensions at which a curve is measured: by ones as far as the increment rule looks, then coarser.
+STEPS = tuple(range(1, 33))
+HEAD_DIMS = (*STEPS, 40, 48, 64, 80, 96, 128)
 
-    The logarithm of the curve is fitted by a polynomial in log d_h, each point with its own standard error, and the
-    largest root between the points is taken; its standard error is that of the fitted curve there, over its slope.
 
-    Raises
-    ------
-    ValueError : fewer points than coefficients, values <= 0, or no crossing within the points.
+def saturation_trial(distribution: str, n: int, d: int, design: str, repetitions: int, seed: int) -> Setting:
+    """Saturated head dimension by both rules, read off one measured curve.
+
+    The curve is the mean rank / n of ``repetitions`` token sequences, each with one head at every one of ``HEAD_DIMS``
+    (``DESIGNS``). Increment rule: :func:`attnrank.theory.increment_stop` at 0.01. Gap rule: the first d_h within 0.1 of the barrier.
     """
-    d_h, values, errors = (np.asarray(a, dtype=float) for a in (d_h, values, errors))
-    degree = _check.integer("degree", degree, minimum=1)
-    if not d_h.shape == values.shape == errors.shape or d_h.ndim != 1 or len(d_h) <= degree:
-        raise ValueError(f"d_h, values and errors must be vectors of more than {degree} numbers, got {d_h.shape}")
-    if not ((values > 0).all() and (errors > 0).all()):
-        raise ValueError(f"values and errors must be positive, got {values} and {errors}")
-    x, y, weight = np.log(d_h), np.log(values), values / errors
-    coefficients, covariance = np.polyfit(x, y, degree, w=weight, cov="unscaled")
-    curve = np.poly1d(coefficients) - np.log(level)
-    roots = [r.real for r in curve.roots if abs(r.imag) < 1e-9 and x.min() <= r.real <= x.max() and curve.deriv()(r.real) < 0]
-    if not roots:
-        raise ValueError(f"level must be crossed between d_h = {d_h.min():g} and {d_h.max():g}, got {level!r}")
-    root = max(roots)
-    powers = root ** np.arange(degree, -1, -1)
-    spread = float(np.sqrt(powers @ covariance @ powers)) / abs(curve.deriv()(root))
-    return float(np.exp(root)), float(np.exp(root) * spread)
+    _check.choice("design", design, DESIGNS)
+    repetitions = _check.integer("repetitions", repetitions, minimum=1)
+    generator = seeded(seed)
+    total = torch.zeros(len(HEAD_DIMS), dtype=torch.float64)
+    for batch in batches(repetitions, n * sum(HEAD_DIMS), SMALL):
+        total += _curves(distribution, n, d, design, batch, generator).sum(0)
+    ranks = (total / (repetitions * n)).numpy()
+    return {
+        "increment_d_h": theory.increment_stop(ranks[: len(STEPS)], THRESHOLD),
+        "gap_d_h": theory.gap_stop(HEAD_DIMS, ranks, theory.occupancy_bound(n) / n - GAP),
+    }
+
+
+def _curves(distribution: str, n: int, d: int, design: str, batch: int, generator: torch.Generator) -> Tensor:
+    """Ranks (batch, head dimensions) of heads on ``batch`` token sequences."""
+    widths = HEAD_DIMS if design == "independent" else HEAD_DIMS[-1:]
+    y = torch.stack([projections(distribution, n, d, 2 * sum(widths), generator) for _ in range(batch)])
+    if design == "independent":
+        parts = y.split([width for width in widths for _ in range(2)], -1)
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+    else:
+        q, k = y.chunk(2, -1)
+        pairs = ((q[..., :d_h], k[..., :d_h]) for d_h in HEAD_DIMS)
+    return torch.stack([hardmax_rank_on_device(q, k) for q, k in pairs], -1).double()
+
+
+def _trials(distribution: str, n: int, design: str, repetitions: int, trials: int) -> list[Setting]:
+    return grid(
+        distribution=[distribution], n=[n], d=[WIDTHS[n]], design=[design], repetitions=[repetitions],
+        seed=[1000 * repetitions + trial for trial in range(trials)],
+    )  # fmt: skip
+
+
+EXPERIMENTS = {
+    "saturation": Experiment(
+        "At what head dimension does the bound saturate, by which rule?",
+        saturation,
+        quick=[{"n": n, "rule": "gap", "level": 0.1} for n in (16, 256, 4096)],
+        paper=[
+            {"n": 2**octave, "rule": rule, "level": level} for rule, level in _LEVELS for octave in _OCTAVES[rule]
+        ],
+        chapter="growth",
+        repeats=Rounding(1e-9),
+    ),
+    "increment_rule": Experiment(
+        "Where does the rule 'increment at most 0.01' stop when it is applied to the measured ranks of a few heads?",
+        increment_rule,
+        quick=grid(n=[16, 50], heads=[10], threshold=[0.01], largest=[64], seed=list(range(5))),
+        paper=grid(n=[50, 100, 200, 400], heads=[10, 100], threshold=[0.01], largest=[64], seed=list(range(40))),
+        chapter="growth",
+        repeats=Exact(),
+    ),
+    "saturation_trials": Experiment(
+        "Where do the two rules of saturation stop, and how far apart from one set of seeds to the next?",
+        saturation_trial,
+        quick=grid(distribution=["gaussian"], n=[25], d=[64], design=list(DESIGNS), repetitions=[10], seed=[0, 1]),
+        paper=[
+            *(
+                setting
+                for design in DESIGNS
+                for repetitions, trials in ((10, 40), (30, 20), (100, 20), (300, 10), (1000, 4))
+                for setting in _trials("orthonormal", 200, design, repetitions, trials)
+            ),
+            *(
+                setting
+                for n in (25, 50, 100, 400)
+                for repetitions, trials in ((10, 20), (100, 10))
+                for setting in _trials("orthonormal", n, "independent", repetitions, trials)
+            ),
+            *(s for name in DISTRIBUTIONS if name != "orthonormal" for s in _trials(name, 200, "independent", 30, 5)),
+        ],
+        chapter="growth",
+        repeats=Exact(),
+    ),
+}  # fmt: skip

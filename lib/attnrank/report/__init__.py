@@ -2,14 +2,18 @@
 
 from attnrank.report.claims import (
     CLAIM_MIME,
+    POWER,
     RELATIONS,
     ROUNDING,
     VERDICTS,
     Claim,
+    anchor,
     claim,
     comparison,
     control_comparison,
+    powerless,
     read_ledger,
+    slack_comparison,
 )
 from attnrank.report.figures import (
     COLOURS,
@@ -20,14 +24,18 @@ from attnrank.report.figures import (
     setup,
 )
 from attnrank.report.margins import bernstein_margin, student_margin
+from attnrank.report.tables import Table, table
 
 __all__ = [
     "CLAIM_MIME",
     "COLOURS",
+    "POWER",
     "RELATIONS",
     "ROUNDING",
     "VERDICTS",
     "Claim",
+    "Table",
+    "anchor",
     "bernstein_margin",
     "claim",
     "comparison",
@@ -35,8 +43,11 @@ __all__ = [
     "draw_band",
     "draw_ceiling",
     "label_line",
+    "powerless",
     "read_ledger",
     "sequence_colours",
     "setup",
+    "slack_comparison",
     "student_margin",
+    "table",
 ]

@@ -6,6 +6,7 @@ import csv
 import html
 import io
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -22,11 +23,17 @@ KINDS = ("theorem", "measurement", "arithmetic")
 VERDICTS = ("reproduced", "sharpened", "reproduced in part", "not reproduced", "not reproducible from public facts")
 ROUNDING = "rounding in float64"
 CLAIM_MIME = "application/vnd.attnrank.claim+json"
+#: A theorem's claim has power when its slack is at most this share of the effect of breaking the hypothesis.
+POWER = 0.1
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One row of the ledger: what was stated, what was measured, and the control that the same check rejects."""
+    """One row of the ledger: what was stated, what was measured, and the control that the same check rejects.
+
+    ``slack`` is by how much the measured value of the closest case could be worse before the claim failed, ``effect`` by
+    how much the control is worse than that case; both in the units of the statement.
+    """
 
     id: str
     statement: str
@@ -37,9 +44,11 @@ class Claim:
     bound: str
     margin: str
     margin_meaning: str
+    slack: str
     control: str
     control_measured: str
     control_bound: str
+    effect: str
     paper: str
     verdict: str
 
@@ -72,7 +81,7 @@ def claim(
 
     Parameters
     ----------
-    id : "NN-name", NN the chapter; unique in the book.
+    id : "stem/name", stem that of the chapter's notebook; unique in the book.
     statement : one sentence in plain text.
     measured, bound, margin : numbers or arrays that broadcast; margin >= 0 in the units of measured.
     relation : "<=", ">=" or "==" (the absolute difference is at most the margin).
@@ -86,15 +95,17 @@ def claim(
 
     Returns
     -------
-    Claim, which a notebook displays.
+    Claim, which a notebook displays. Its slack says how small a violation the check catches; a theorem's claim whose
+    slack is more than ``POWER`` of the effect of breaking the hypothesis proves nothing, and a test of the ledger finds
+    it: add cases that come near the bound.
 
     Raises
     ------
     AssertionError : the relation does not hold, or the control was not caught.
-    ValueError : empty or non-finite numbers, or an unknown relation, kind or verdict.
+    ValueError : empty or non-finite numbers, an id of another form, or an unknown relation, kind or verdict.
     """
-    if not id[:2].isdigit() or id[2:3] != "-":
-        raise ValueError(f"id must look like '02-name', got {id!r}")
+    if not re.fullmatch(r"[a-z][a-z_]*/[a-z0-9]+(-[a-z0-9]+)*", id):
+        raise ValueError(f"id must look like 'barrier/any-keys', got {id!r}")
     _check.choice("relation", relation, RELATIONS)
     _check.choice("kind", kind, KINDS)
     if bool(paper) != bool(verdict) or (verdict and verdict not in VERDICTS):
@@ -109,10 +120,11 @@ def claim(
     number = f".{_check.integer('digits', digits, minimum=1)}g"
     rounded = margin_meaning == ROUNDING and abs(seen.value - seen.bound) <= seen.margin
     shown = seen.bound if rounded else seen.value
+    slack = seen.margin if rounded else -seen.excess + 0.0  # never "-0"
     row = Claim(
         id, statement, kind, seen.cases, format(shown, number), relation, format(seen.bound, number),
-        format(seen.margin, ".2g"), margin_meaning, control, format(mutated.value, number),
-        format(mutated.bound, number), paper, verdict,
+        format(seen.margin, ".2g"), margin_meaning, format(slack, ".2g"), control, format(mutated.value, number),
+        format(mutated.bound, number), format(mutated.excess + slack, ".2g"), paper, verdict,
     )  # fmt: skip
     _write_ledger(row)
     return row
@@ -143,8 +155,12 @@ class _Case:
     value: float
     bound: float
     margin: float
-    holds: bool
+    excess: float
     cases: int
+
+    @property
+    def holds(self) -> bool:
+        return self.excess <= 0
 
 
 def _worst_case(name: str, measured: ArrayLike, relation: str, bound: ArrayLike, margin: ArrayLike) -> _Case:
@@ -153,7 +169,7 @@ def _worst_case(name: str, measured: ArrayLike, relation: str, bound: ArrayLike,
         raise ValueError(f"{name} must be non-empty and finite with finite bounds and margins >= 0, got {measured!r}")
     excess = {"<=": value - limit, ">=": limit - value, "==": abs(value - limit)}[relation] - slack
     worst = np.unravel_index(np.argmax(excess), excess.shape)
-    return _Case(float(value[worst]), float(limit[worst]), float(slack[worst]), bool(excess[worst] <= 0), value.size)
+    return _Case(float(value[worst]), float(limit[worst]), float(slack[worst]), float(excess[worst]), value.size)
 
 
 def _write_ledger(row: Claim) -> None:
@@ -176,6 +192,11 @@ def _write_ledger(row: Claim) -> None:
         os.replace(temporary, folder / "ledger.csv")
 
 
+def anchor(row: Claim) -> str:
+    """The name of the claim's box on its page."""
+    return "claim-" + row.id.replace("/", "-")
+
+
 def comparison(row: Claim) -> str:
     """What was measured, beside its bound and margin: "0.634 ≤ 0.633 + 0.015 (closest of 108 cases)"."""
     margin = {"<=": " + ", ">=": " − ", "==": " ± "}[row.relation] + row.margin if float(row.margin) else ""
@@ -188,10 +209,21 @@ def control_comparison(row: Claim) -> str:
     return f"{row.control}: {row.control_measured}, not {RELATIONS[row.relation]} {row.control_bound}"
 
 
+def powerless(row: Claim) -> bool:
+    """Whether a claim's slack is too large beside the effect of breaking its hypothesis for the check to prove anything."""
+    return float(row.slack) > POWER * float(row.effect)
+
+
+def slack_comparison(row: Claim) -> str:
+    """The smallest violation that the check catches, beside the effect of the control."""
+    return f"a violation of {row.slack} would be caught; the control is {row.effect} away"
+
+
 def _claim_lines(row: Claim) -> Sequence[tuple[str, str]]:
     lines = [("measured", comparison(row))]
     if row.margin_meaning:
         lines.append(("margin", row.margin_meaning))
+    lines.append(("slack", slack_comparison(row)))
     lines.append(("control", control_comparison(row)))
     if row.paper:
         lines.append(("paper", f"{row.paper}: {row.verdict}"))
@@ -208,6 +240,6 @@ def _claim_html(row: Claim) -> str:
         for name, text in _claim_lines(row)
     )
     return (
-        f"<div class='claim' id='claim-{html.escape(row.id)}'><p class='claim-statement'>{html.escape(row.statement)}"
+        f"<div class='claim' id='{anchor(row)}'><p class='claim-statement'>{html.escape(row.statement)}"
         f" <span class='claim-kind'>{row.kind}, holds</span></p><table>{lines}</table></div>"
     )

@@ -13,7 +13,8 @@ import torch
 
 from attnrank import experiments, sweep
 from attnrank.experiments import EXPERIMENTS, PROFILES
-from attnrank.experiments.verification import verify
+from attnrank.experiments.experiment import Experiment
+from attnrank.experiments.upkeep.verification import verify
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -70,12 +71,12 @@ def _published(name: str | None, folder: str | None) -> list[str]:
 def _list(name: str | None, folder: str | None) -> int:
     stored = _published(None, folder)
     for table in sorted(EXPERIMENTS) if name is None else [name]:
-        print(_description(table, folder) if table in stored else f"{table:24}  not computed")
+        print(_description(table, folder) if table in stored else f"{table:24}  not computed  chapter {EXPERIMENTS[table].chapter}")
     return 0
 
 
 def _description(name: str, folder: str | None) -> str:
-    """One line: rows, status, seeds, date, device, wall time, versions, fingerprint, whether the code has changed."""
+    """One line: rows, status, seeds, date, device, wall time, versions, and of the experiment its own."""
     try:
         record = sweep.provenance(name, folder=folder)
     except ValueError as error:
@@ -83,9 +84,10 @@ def _description(name: str, folder: str | None) -> str:
     sessions = sorted(record["sessions"], key=lambda session: session["date"])
     if not sessions:
         return f"{name:24}  {record['status']}, no rows"
-    now = sweep.function_fingerprint(EXPERIMENTS[name].function), sweep.code_fingerprint()
-    then = sessions[-1]["function_fingerprint"], sessions[-1]["package_fingerprint"]
-    changed = "unchanged since" if now == then else "function unchanged since" if now[0] == then[0] else "changed since"
+    experiment = EXPERIMENTS[name]
+    version = f"version {record['version']}"
+    if record["version"] != experiment.version:
+        version += f" (the code is version {experiment.version})"
     return "  ".join([
         f"{name:24}", f"{sum(session['rows'] for session in sessions):5} rows", record["status"],
         f"seeds {_span(record['seeds'])}", sessions[-1]["date"][:10],
@@ -93,8 +95,12 @@ def _description(name: str, folder: str | None) -> str:
         "python " + _each(session["python"] for session in sessions),
         "numpy " + _each(session["numpy"] for session in sessions),
         "torch " + _each(session["torch"] for session in sessions),
-        f"code {(then[0] or then[1])[:8]} {changed}",
+        version, _repeats(experiment), f"chapter {experiment.chapter}", f"{experiment.module}.{experiment.name}",
     ])
+
+
+def _repeats(experiment: Experiment) -> str:
+    return f"measured times, else {experiment.repeats}" if experiment.timed else str(experiment.repeats)
 
 
 def _each(values) -> str:

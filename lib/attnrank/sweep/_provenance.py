@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import inspect
 import os
 import platform
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 
 from attnrank.sweep._device import device_name
-from attnrank.sweep._tabletext import sha256
+from attnrank.sweep.repeats import Repeats, to_record
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -47,26 +46,25 @@ def code_fingerprint() -> str:
     return digest.hexdigest()
 
 
-def function_fingerprint(function: Callable) -> str | None:
-    """Return the sha256 of the function's own source; None if it was typed at a prompt, or not written in Python."""
-    try:
-        return sha256(inspect.getsource(inspect.unwrap(getattr(function, "func", function))).replace("\r\n", "\n"))
-    except (OSError, TypeError):
-        return None
-
-
 def versions() -> dict[str, str]:
     """What two processes must share to compute the same rows."""
     return {"attnrank": code_fingerprint(), "numpy": np.__version__, "torch": torch.__version__}
 
 
-def environment(function: Callable) -> dict[str, str | None]:
+def declaration(function: Callable, chapter: str, version: int, repeats: Repeats) -> dict:
+    """What a table's JSON says of its function, and how its numbers repeat."""
+    return {
+        "chapter": chapter, "module": getattr(function, "__module__", ""),
+        "function": getattr(function, "__qualname__", repr(type(function))), "version": version,
+        "repeats": to_record(repeats),
+    }  # fmt: skip
+
+
+def environment() -> dict[str, str]:
     """What a session's rows are computed with; its device is noted anew with each row."""
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "device": device_name(), "platform": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(), "numpy": np.__version__, "torch": torch.__version__,
-        "attnrank": version("attnrank"), "package_fingerprint": code_fingerprint(),
-        "function": getattr(function, "__qualname__", repr(type(function))),
-        "function_fingerprint": function_fingerprint(function),
+        "attnrank": version("attnrank"),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,10 +10,12 @@ import pandas as pd
 import torch
 
 from attnrank import _check
+from attnrank.sweep._manner import Manner
 from attnrank.sweep._provenance import results_folder
 from attnrank.sweep._table import Table
-from attnrank.sweep._values import Row, Setting, Value, frame
+from attnrank.sweep._values import Row, Setting, frame
 from attnrank.sweep._work import call
+from attnrank.sweep.repeats import from_record
 
 
 def read(name: str, *, folder: str | Path | None = None) -> pd.DataFrame:
@@ -25,7 +27,7 @@ def read(name: str, *, folder: str | Path | None = None) -> pd.DataFrame:
 
 
 def provenance(name: str, *, folder: str | Path | None = None) -> dict:
-    """Return what ``NAME.json`` records of a table, finished or not: grid, seeds, status, tolerance, sessions.
+    """Return what ``NAME.json`` records of a table, finished or not: grid, seeds, status, function, how it repeats, sessions.
 
     Raises ValueError for a table that is missing or whose provenance is damaged.
     """
@@ -35,14 +37,15 @@ def provenance(name: str, *, folder: str | Path | None = None) -> dict:
 
 
 def recompute(name: str, function: Callable[..., dict], *, generator: torch.Generator, rows: int = 5,
-              folder: str | Path | None = None, accept: Callable[[Setting], bool] | None = None) -> pd.DataFrame:
+              folder: str | Path | None = None, accept: Callable[[Setting], bool] | None = None, threads: str = "one",
+              checkpoint: bool = False) -> pd.DataFrame:
     """Recompute a random sample of the rows of a published table, and return the recomputed rows.
 
-    Floats may differ by the table's ``rtol`` times the larger magnitude; everything else must be equal.
+    They are compared as the table declares that its numbers repeat; see :mod:`attnrank.sweep.repeats`.
 
     Parameters
     ----------
-    name, function, folder : as for `run`.
+    name, function, folder, threads, checkpoint : as for `run`; checkpoints are kept in a temporary folder.
     generator : draws the sample, without replacement.
     rows : size of the sample, >= 1; all rows that may be drawn if there are fewer.
     accept : says of a setting whether its row may be drawn, for instance whether its data set is at hand; None: all.
@@ -63,7 +66,10 @@ def recompute(name: str, function: Callable[..., dict], *, generator: torch.Gene
         raise ValueError(f"accept must accept a row of the table {name}, got none of {len(table.keys)}")
     drawn = torch.randperm(len(accepted), generator=generator)[:rows].tolist()
     sample = sorted(accepted[index] for index in drawn)
-    return frame(table.settings | table.results, [_recomputed(table, function, index) for index in sample], sample)
+    with tempfile.TemporaryDirectory() as kept:
+        function = Manner(threads, checkpoint).wrap(function, name, Path(kept))
+        again = [_recomputed(table, function, index) for index in sample]
+    return frame(table.settings | table.results, again, sample)
 
 
 def _published(name: str, folder: str | Path | None) -> Table:
@@ -80,15 +86,8 @@ def _recomputed(table: Table, function: Callable, index: int) -> Row:
     result = call(function, setting)
     if isinstance(result, Exception):
         raise RuntimeError(f"recompute {table.name}: the function failed for {setting}: {result!r}") from result
-    row, rtol = key + table.ordered(result), table.record["rtol"]
-    for column, old, new in zip(table.settings | table.results, stored, row):
-        if not _agree(old, new, rtol):
-            raise ValueError(f"{table.csv} line {index + 2}: {column} is {old!r}, recomputed {new!r}, for {setting} "
-                             f"(rtol {rtol})")
+    row = key + table.ordered(result)
+    old, new = (dict(zip(table.results, values[len(key):])) for values in (stored, row))
+    if difference := from_record(table.record["repeats"]).difference(old, new, len(table.keys)):
+        raise ValueError(f"{table.csv} line {index + 2}: {difference}, for {setting}")
     return row
-
-
-def _agree(a: Value, b: Value, rtol: float) -> bool:
-    if not isinstance(a, float):
-        return a == b
-    return abs(a - b) <= rtol * max(abs(a), abs(b)) or (math.isnan(a) and math.isnan(b))

@@ -13,18 +13,21 @@ import pandas as pd
 from tqdm import tqdm
 
 from attnrank import _check
+from attnrank.sweep._manner import Manner
 from attnrank.sweep._pools import Cluster, Processes
-from attnrank.sweep._provenance import environment, results_folder
+from attnrank.sweep._provenance import declaration, environment, results_folder
 from attnrank.sweep._session import Session
 from attnrank.sweep._values import Row, Setting, columns
 from attnrank.sweep._work import Pool, outcomes
+from attnrank.sweep.repeats import Repeats, Rounding
 
 if TYPE_CHECKING:
     from distributed import Client
 
 
 def run(name: str, function: Callable[..., dict], settings: Iterable[Setting], *, folder: str | Path | None = None,
-        workers: int = 1, cluster: Client | str | None = None, rtol: float = 1e-9) -> pd.DataFrame:
+        workers: int = 1, cluster: Client | str | None = None, repeats: Repeats = Rounding(1e-9), chapter: str = "",
+        version: int = 1, threads: str = "one", checkpoint: bool = False) -> pd.DataFrame:
     """Return the table of ``function(**setting)`` over the settings, computing only the rows that are not stored.
 
     A complete table is returned as it is. A grid that contains the stored one extends it. An interrupted run keeps
@@ -43,7 +46,13 @@ def run(name: str, function: Callable[..., dict], settings: Iterable[Setting], *
     workers : number of processes; 1 computes in this one.
     cluster : a ``distributed.Client`` of Dask, or the address of its scheduler, to compute on a cluster instead. Its
         workers need this package at the same state, and no access to the folder.
-    rtol : relative tolerance that `recompute` grants this table's floats.
+    repeats : how `recompute` compares rows: `Exact`, `Rounding` or `Statistical`.
+    chapter : stem of the chapter of the book that the table belongs to, "" for a table of one's own.
+    version : of the function, raised when its numbers change; a table that holds another version is refused.
+    threads : "one", or "all" threads of this process for one row at a time, which then has the machine's accelerator
+        for itself among such rows.
+    checkpoint : give the function ``folder``, a `pathlib.Path` in which it may keep what it has done of the row: it
+        persists when the row is interrupted, and is removed when the row is stored.
 
     Raises
     ------
@@ -57,18 +66,22 @@ def run(name: str, function: Callable[..., dict], settings: Iterable[Setting], *
     workers = _check.integer("workers", workers, minimum=1)
     if cluster is not None and workers != 1:
         raise ValueError(f"workers must be left out with a cluster, which has its own, got {workers}")
-    rtol = _check.real("rtol", rtol, minimum=0)
+    if not isinstance(repeats, Repeats):
+        raise ValueError(f"repeats must be Exact(), Rounding(...) or Statistical(...), got {repeats!r}")
+    declared = declaration(function, chapter, _check.integer("version", version, minimum=1), repeats)
+    manner = Manner(threads, checkpoint)
+    manner.require_place(workers, cluster)
     kinds, keys = columns(settings)
     table = Session(name, results_folder(folder))
     if table.json.exists():  # a published table is read without a lock, so its folder may be read-only
         table.load()
-        if table.complete and table.holds(kinds, keys, rtol):
+        if table.complete and table.holds(kinds, keys, declared):
             return table.frame()
     with _pool(workers, cluster) as pool:
-        table.open(kinds, keys, rtol, environment(function))
+        table.open(kinds, keys, declared, environment())
         try:
             try:
-                _fill(table, function, keys, pool)
+                _fill(table, manner.wrap(function, name, table.folder), keys, pool)
             finally:
                 for key in list(table.claims):
                     table.release(key)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 import uuid
 from contextlib import suppress
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from attnrank.sweep._manner import checkpoint_folder, row_name
 from attnrank.sweep._table import Table
 from attnrank.sweep._tabletext import json_text, line_of, pack, sha256
 from attnrank.sweep._values import Kinds, Row, Value, kinds_of
@@ -32,8 +34,8 @@ class Session(Table):
         self.entry: dict = {}
         self.devices: set[str] = set()
 
-    def open(self, kinds: Kinds, keys: list[Row], rtol: float, environment: dict[str, str | None]) -> None:
-        """Begin a table, or continue a stored one whose rows all belong to the grid."""
+    def open(self, kinds: Kinds, keys: list[Row], declared: dict, environment: dict[str, str]) -> None:
+        """Begin a table, or continue a stored one whose rows all belong to the grid and are of this version."""
         with self.lock:
             if self.json.exists() or self.csv.exists():
                 self.load()
@@ -42,16 +44,23 @@ class Session(Table):
             self._started = self._saved = time.monotonic()
             if not self.rows:
                 self.csv.unlink(missing_ok=True)
-                self._begin(kinds, keys, rtol, results=None, sessions=[])
-            elif not self.holds(kinds, keys, rtol):
+                self._begin(kinds, keys, declared, results=None, sessions=[])
+            elif not self.holds(kinds, keys, declared):
+                self._refuse_other_version(declared)
                 self._refuse_other_grid(kinds, keys)
-                self._begin(kinds, keys, rtol, results=self.results, sessions=self.record["sessions"])
+                self._begin(kinds, keys, declared, results=self.results, sessions=self.record["sessions"])
 
-    def _begin(self, kinds: Kinds, keys: list[Row], rtol: float, results: Kinds | None, sessions: list[dict]) -> None:
+    def _begin(self, kinds: Kinds, keys: list[Row], declared: dict, results: Kinds | None, sessions: list[dict]) -> None:
         seeds = list(dict.fromkeys(dict(zip(kinds, key))["seed"] for key in keys)) if "seed" in kinds else []
         self.save(name=self.name, status="running", settings=kinds, results=results, grid=pack(kinds, keys),
-                  seeds=seeds, rtol=rtol, rows=None, sha256=None, sessions=sessions)
+                  seeds=seeds, **declared, rows=None, sha256=None, sessions=sessions)
         self.load_record()
+
+    def _refuse_other_version(self, declared: dict) -> None:
+        stored, own = self.record["version"], declared["version"]
+        if stored != own:
+            self.refuse(self.json, f"its rows are of version {stored} of {declared['function']}, the code is version {own}",
+                        "delete both files to compute the table anew")
 
     def _refuse_other_grid(self, kinds: Kinds, keys: list[Row]) -> None:
         """Refuse a grid that does not contain the stored rows; say what it lacks and what it adds."""
@@ -68,7 +77,7 @@ class Session(Table):
 
     def claim(self, key: Row) -> bool:
         """Reserve a missing row for this process; False if it is stored, or another process computes it."""
-        claim = FileLock(self.folder / f"{self.name}.{sha256(line_of(key))[:16]}.lock")
+        claim = FileLock(self.folder / f"{self.name}.{row_name(key)}.lock")
         try:
             claim.acquire(timeout=0)
         except Timeout:
@@ -104,6 +113,7 @@ class Session(Table):
                 write(self.csv, line_of(self.settings | self.results) + line)
             self._note(seconds, device)
             self.refresh()
+        shutil.rmtree(checkpoint_folder(self.folder, self.name, key), ignore_errors=True)
         if time.monotonic() - self._saved > SAVE_SECONDS:
             self.save()
 

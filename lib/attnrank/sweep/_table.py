@@ -16,10 +16,11 @@ import pandas as pd
 
 from attnrank.sweep._tabletext import line_of, sha256, unpack, values_of
 from attnrank.sweep._values import DTYPES, Kinds, Row, Setting, Value, frame, kinds_of
+from attnrank.sweep.repeats import from_record
 
 REMEDY = "restore both files from version control, or delete both and run the sweep again"
 FIELDS = {"name": str, "status": str, "settings": dict, "results": (dict, type(None)), "grid": (dict, list),
-          "rtol": float, "rows": (int, type(None)), "sha256": (str, type(None)), "sessions": list}
+          "chapter": str, "module": str, "function": str, "version": int, "repeats": dict, "rows": (int, type(None)), "sha256": (str, type(None)), "sessions": list}
 
 
 class Table:
@@ -47,9 +48,10 @@ class Table:
     def frame(self) -> pd.DataFrame:
         return frame(self.settings | self.results, [self.rows[key] for key in self.keys])
 
-    def holds(self, kinds: Kinds, keys: list[Row], rtol: float) -> bool:
-        """Is the table for this grid, in this order, and with this tolerance?"""
-        return list(self.settings.items()) == list(kinds.items()) and self.keys == keys and self.record["rtol"] == rtol
+    def holds(self, kinds: Kinds, keys: list[Row], declared: dict) -> bool:
+        """Is the table for this grid, in this order, and of an experiment that is declared so?"""
+        same = all(self.record[field] == value for field, value in declared.items())
+        return same and list(self.settings.items()) == list(kinds.items()) and self.keys == keys
 
     def ordered(self, result: dict[str, Value]) -> Row:
         """Return the values of a result in the order of the stored columns, or raise ValueError if they differ."""
@@ -119,6 +121,7 @@ class Table:
             raise ValueError(f"status is {record['status']!r}")
         if not {*record["settings"].values(), *(record["results"] or {}).values()} <= DTYPES.keys():
             raise ValueError("unknown column type")
+        from_record(record["repeats"])
         if record["status"] == "complete" and not record["results"]:
             raise ValueError("complete without result columns")
 

@@ -3,32 +3,54 @@
 Every bound is in units of rank (tokens), not divided by the number of tokens.
 """
 
+from attnrank.theory.anisotropy import anisotropic_bound, anisotropic_exponent
 from attnrank.theory.barrier import occupancy_bound, occupancy_margin, occupancy_variance
 from attnrank.theory.causal import causal_bound, causal_head_dim_bound, causal_limit
+from attnrank.theory.effective_head_dim import effective_head_dim, latent_head_dim
 from attnrank.theory.geometry import poisson_voronoi_variance, polytope_vertices, qk_norm_limit
 from attnrank.theory.head_dimension import head_dim_bound
-from attnrank.theory.heads import multihead_limit
+from attnrank.theory.heads import multihead_limit, tied_bound, two_head_deficit
 from attnrank.theory.lower_bound import cell_second_moment, head_dim_lower_bound
+from attnrank.theory.masks import causal_isotropic_bound, window_limit
 from attnrank.theory.perturbation import (
     effective_queries_bound,
     hellinger_excess,
     perturbation_bound,
+    simplex_first_order,
     small_cosine_bound,
     smallest_eigenvalue_bound,
 )
 from attnrank.theory.pruning import examined_fraction
-from attnrank.theory.saturation import lognormal_limit, lognormal_variance, marginal_head_dim, saturation_head_dim
+from attnrank.theory.saturation import (
+    doubling_head_dim,
+    lognormal_limit,
+    lognormal_variance,
+    marginal_head_dim,
+    saturation_head_dim,
+)
+from attnrank.theory.softmax import freezing_temperature, gap_density
+from attnrank.theory.stopping_rules import gap_stop, increment_stop, seeds_needed, stop_interval
 
 __all__ = [
+    "anisotropic_bound",
+    "anisotropic_exponent",
     "causal_bound",
     "causal_head_dim_bound",
+    "causal_isotropic_bound",
     "causal_limit",
     "cell_second_moment",
+    "doubling_head_dim",
+    "effective_head_dim",
     "effective_queries_bound",
     "examined_fraction",
+    "freezing_temperature",
+    "gap_density",
+    "gap_stop",
     "head_dim_bound",
     "head_dim_lower_bound",
     "hellinger_excess",
+    "increment_stop",
+    "latent_head_dim",
     "lognormal_limit",
     "lognormal_variance",
     "marginal_head_dim",
@@ -41,6 +63,12 @@ __all__ = [
     "polytope_vertices",
     "qk_norm_limit",
     "saturation_head_dim",
+    "seeds_needed",
+    "simplex_first_order",
     "small_cosine_bound",
     "smallest_eigenvalue_bound",
+    "stop_interval",
+    "tied_bound",
+    "two_head_deficit",
+    "window_limit",
 ]

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy import integrate, stats
 
 from attnrank import _check
 from attnrank.theory.barrier import occupancy_bound
@@ -143,3 +143,13 @@ def hellinger_excess(eigenvalues: ArrayLike, n: int, d_h: int) -> float:
     n, d_h = _check.integer("n", n, minimum=1), _check.integer("d_h", d_h, minimum=1)
     log_affinity = -0.5 * d_h * np.log1p(x**2 / (4.0 * (1.0 + x))).sum()
     return (n - 1) * math.sqrt(-math.expm1(log_affinity))
+
+
+def simplex_first_order(n: int) -> float:
+    """First-order gain of rank of the regular simplex of n tokens with orthonormal keys, c n of chapter 04, in tokens.
+
+    c = a^2 / (2 (n - 1)) (1 - 1/n)^{n - 2}, a the mean of the largest of n standard normal numbers.
+    """
+    n = _check.integer("n", n, minimum=2)
+    largest = integrate.quad(lambda x: x * n * stats.norm.pdf(x) * stats.norm.cdf(x) ** (n - 1), -8, 10)[0]
+    return largest**2 * n / (2.0 * (n - 1)) * (1.0 - 1.0 / n) ** (n - 2)

@@ -159,3 +159,22 @@ def _root(excess: Callable[[float], float], guess: float, name: str, value: floa
             )
         low, high = high, _clip(2.0 * high)
     return float(optimize.brentq(excess, low, high, xtol=1e-9, rtol=1e-10))
+
+
+def doubling_head_dim(n: int, level: float) -> float:
+    """Head dimension from which on twice the dimension adds at most ``level`` to ``head_dim_bound`` / n.
+
+    The gain of a doubling rises to its largest value, where v is near 4, and then falls for good. Raises ValueError
+    for a level that no doubling exceeds.
+    """
+
+    def excess(d_h: float) -> float:
+        return (head_dim_bound(n, 2 * d_h) - head_dim_bound(n, d_h)) / n - level
+
+    high = max(1.0, lognormal_variance(n, 1.0) / 4.0)
+    if excess(high) <= 0:
+        raise ValueError(f"level must be below the largest gain of a doubling, got {level!r} for n = {n}")
+    low = high
+    while excess(high) > 0:
+        low, high = high, 2 * high
+    return float(optimize.brentq(excess, low, high, rtol=1e-9))

@@ -1,0 +1,5 @@
+"""Tables of the chapter measuring_speed: the routines beside what they replace, and the cost of rows."""
+
+from attnrank.experiments.measuring_speed import row_costs, speed
+
+EXPERIMENTS = speed.EXPERIMENTS | row_costs.EXPERIMENTS

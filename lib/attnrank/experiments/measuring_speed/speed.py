@@ -1,0 +1,215 @@
+"""Tables of measured speed: every routine of `attnrank.ranks` against its baseline, and against the machine's peak."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from attnrank import _check
+from attnrank.benchmarks import CONTESTS, compare, extra_gpu_memory, extra_memory, interleaved, machine
+from attnrank.benchmarks.contests import dense_path, queries_and_keys, tiled_product
+from attnrank.experiments.experiment import Exact, Experiment
+from attnrank.ranks import hardmax_rank
+from attnrank.sweep import Setting
+
+#: Side of the square matrices whose product gives the machine's peak rate.
+PEAK_SIDE = 2048
+
+#: Seconds for which a routine is called in its turn, at least.
+TURN = 0.05
+
+MEMORY = """
+import torch
+from attnrank import hardmax_rank
+torch.set_num_threads({threads})
+q, k = torch.randn(2, {n}, {d_h}, generator=torch.Generator().manual_seed(0)).to(torch.{dtype})
+hardmax_rank(q[:2048], k[:2048])
+def work():
+    hardmax_rank(q, k)
+"""
+
+
+def speed(
+    contest: str, n: int, d_h: int, batch: int, dtype: str, threads: int, device: str, bar: str, rounds: int
+) -> Setting:
+    """One contest: medians of ``rounds`` interleaved rounds, ratio with its spread over the rounds, and the verdict.
+
+    ``ratio`` says how many times as long the baseline takes; in the contest "memory" it is GiB of extra memory.
+    ``bar``: ">= 4" and the like for the ratio, "" for none. Without the device everything is "not measured".
+    """
+    if contest == "memory":
+        return _memory(n, d_h, dtype, threads, device, bar)
+    names = CONTESTS[_check.choice("contest", contest, CONTESTS)]
+    names = {"contestant": names.contestant, "baseline": names.baseline}
+    if device == "cuda" and not torch.cuda.is_available():
+        return _result(names, None, None, None, None, None, "not measured")
+    with _threads(threads):
+        contestant, baseline = CONTESTS[contest].prepare(n, d_h, batch, dtype, device)
+        times = interleaved([contestant, baseline], rounds, warm=rounds > 2, turn=TURN)
+    ratio = compare(*times)
+    return _result(
+        names, ratio.seconds, ratio.baseline_seconds, ratio.ratio, ratio.low, ratio.high, verdict(ratio.ratio, bar)
+    )
+
+
+def _memory(n: int, d_h: int, dtype: str, threads: int, device: str, bar: str) -> Setting:
+    names = {"contestant": "hardmax_rank", "baseline": "1 GiB"}
+    if device == "cpu":
+        size = extra_memory(MEMORY.format(n=n, d_h=d_h, dtype=dtype, threads=threads))
+    elif torch.cuda.is_available():
+        q, k = queries_and_keys(n, d_h, 1, dtype, device)
+        size = extra_gpu_memory(lambda: hardmax_rank(q, k))
+    else:
+        size = math.nan
+    if math.isnan(size):
+        return _result(names, None, None, None, None, None, "not measured")
+    gib = size / 2**30
+    return _result(names, None, None, gib, gib, gib, verdict(gib, bar))
+
+
+def verdict(ratio: float, bar: str) -> str:
+    """Is a ratio on the right side of a bar like ">= 4" or "<= 1.25"? "no bar" where there is none."""
+    if not bar:
+        return "no bar"
+    sense, limit = bar.split()
+    met = ratio >= float(limit) if _check.choice("bar", sense, (">=", "<=")) == ">=" else ratio <= float(limit)
+    return "met" if met else "missed"
+
+
+def _result(
+    names: dict,
+    seconds: float | None,
+    baseline: float | None,
+    ratio: float | None,
+    low: float | None,
+    high: float | None,
+    outcome: str,
+) -> Setting:
+    times = {"seconds": seconds, "baseline_seconds": baseline, "ratio": ratio, "low": low, "high": high}
+    return names | times | {"verdict": outcome, "machine": machine()}
+
+
+def roofline(path: str, n: int, d_h: int, dtype: str, threads: int, rounds: int) -> Setting:
+    """Useful operations a second, 2 n^2 d_h in the median time, beside the peak of a square product in the same rounds.
+
+    ``path``: "product" (tiles of scores alone), "dense" (hardmax rank from all scores), "automatic" (hardmax_rank).
+    """
+    routine = {"product": tiled_product, "dense": dense_path, "automatic": hardmax_rank}[path]
+    with _threads(threads):
+        q, k = queries_and_keys(n, d_h, 1, dtype, "cpu")
+        side = min(PEAK_SIDE, n)
+        square = torch.randn(2, side, side, generator=torch.Generator().manual_seed(1)).to(getattr(torch, dtype))
+        out = torch.empty_like(square[0])
+        routines = [lambda: routine(q, k), lambda: torch.mm(square[0], square[1], out=out)]
+        times, peak = interleaved(routines, rounds, turn=TURN)
+    seconds = statistics.median(times)
+    return {
+        "seconds": seconds,
+        "rate": 2.0 * n * n * d_h / seconds / 1e9,
+        "peak": 2.0 * side**3 / statistics.median(peak) / 1e9,
+        "machine": machine(),
+    }
+
+
+@contextmanager
+def _threads(threads: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _rows(
+    contest: str,
+    shapes: list[tuple[int, int, int]],
+    bar: str,
+    *,
+    dtypes: tuple[str, ...] = ("float32",),
+    threads: tuple[int, ...] = (1,),
+    device: str = "cpu",
+    rounds: int = 7,
+) -> list[Setting]:
+    return [
+        {
+            "contest": contest,
+            "n": n,
+            "d_h": d_h,
+            "batch": batch,
+            "dtype": dtype,
+            "threads": count,
+            "device": device,
+            "bar": bar,
+            "rounds": rounds,
+        }
+        for n, d_h, batch in shapes
+        for dtype in dtypes
+        for count in threads
+    ]
+
+
+LOWER = ("float16", "bfloat16")
+PAPER = [
+    *_rows("one-hot", [(512, 8, 16), (512, 64, 16)], ">= 200", dtypes=("float32", "float64"), threads=(1, 2), rounds=5),
+    *_rows("product", [(16384, 64, 1)], ">= 0.8", dtypes=("float32", "float64"), threads=(1, 2)),
+    *_rows("product", [(131072, 64, 1)], ">= 0.8", threads=(1, 2), rounds=3),
+    *_rows("product", [(131072, 8, 1)], ">= 10", threads=(1, 2), rounds=3),
+    *_rows("product", [(131072, 16, 1)], ">= 2", threads=(1, 2), rounds=3),
+    *_rows("product", [(4096, 64, 1)], "", dtypes=("float64", "float32", *LOWER), rounds=5),
+    *_rows("dense", [(16384, 64, 1), (16384, 128, 1)], ">= 0.952", threads=(1, 2)),
+    *_rows("dense", [(16384, 8, 1), (16384, 16, 1), (16384, 32, 1)], ""),
+    *_rows("memory", [(262144, 8, 1), (262144, 64, 1), (1000000, 8, 1)], "<= 1", threads=(2,)),
+    *_rows(
+        "spectrum", [(n, d_h, 16) for n in (256, 512) for d_h in (8, 64)], ">= 4", dtypes=("float64",), threads=(1, 2)
+    ),
+    *_rows("spectrum", [(256, 8, 16)], "", dtypes=("float32", *LOWER)),
+    *_rows("spectrum, temperature 1", [(256, 8, 16), (512, 64, 16)], "", dtypes=("float64",), rounds=5),
+    *_rows("spectrum, relative", [(256, 8, 16), (512, 64, 16)], "", dtypes=("float64",), rounds=5),
+    *_rows("one-hot", [(512, 64, 16)], ">= 200", device="cuda"),
+    *_rows("product", [(131072, 64, 1)], ">= 0.8", device="cuda"),
+    *_rows("memory", [(1000000, 64, 1)], "<= 1", device="cuda"),
+    *_rows("spectrum", [(256, 8, 16), (512, 64, 16)], ">= 10", dtypes=("float64",), device="cuda"),
+]
+QUICK = [
+    *_rows("one-hot", [(64, 8, 4)], ">= 200", rounds=3),
+    *_rows("product", [(2048, 8, 1)], ">= 0.8", rounds=3),
+    *_rows("dense", [(2048, 64, 1)], ">= 0.952", rounds=3),
+    *_rows("memory", [(4096, 8, 1)], "<= 1"),
+    *_rows("spectrum", [(64, 8, 4)], ">= 4", dtypes=("float64",), rounds=3),
+    *_rows("spectrum", [(256, 8, 16)], ">= 10", dtypes=("float64",), device="cuda"),
+]
+
+
+def _roofline_rows(n: int, d_hs: list[int], threads: int, rounds: int) -> list[Setting]:
+    return [
+        {"path": path, "n": n, "d_h": d_h, "dtype": "float32", "threads": threads, "rounds": rounds}
+        for d_h in d_hs
+        for path in ("product", "dense", "automatic")
+    ]
+
+
+EXPERIMENTS = {
+    "speed": Experiment(
+        "How fast are the rank routines beside what they replace, and beside the floor that they cannot beat?",
+        speed,
+        quick=QUICK,
+        paper=PAPER,
+        timed=True,
+        chapter="measuring_speed",
+        repeats=Exact(),
+    ),
+    "roofline": Experiment(
+        "How much of the machine's peak does the hardmax rank reach, and where does it need fewer operations?",
+        roofline,
+        quick=_roofline_rows(2048, [8, 64], 1, 3),
+        paper=_roofline_rows(16384, [2, 4, 8, 16, 32, 64, 128, 256], 1, 5),
+        timed=True,
+        chapter="measuring_speed",
+        repeats=Exact(),
+    ),
+}

@@ -1,0 +1,1 @@
+"""What chapters have in common."""

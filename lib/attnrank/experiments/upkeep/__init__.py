@@ -1,0 +1,1 @@
+"""What serves the tables themselves: verification, cost, copies of data at hand."""

@@ -1,0 +1,133 @@
+"""How the numbers of a table repeat on another processor, and how a row that is computed again is compared.
+
+Other processors round differently. What is iterated (ascent, many layers, training) turns rounding into different
+numbers. Every table declares one of `Exact`, `Rounding` and `Statistical`; its JSON holds the declaration.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import ClassVar
+
+from scipy import stats
+
+from attnrank import _check
+from attnrank.sweep._values import Setting, Value
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Counts by exact routines on inputs drawn on the CPU: equal. Floats are functions of counts: equal to 1e-12."""
+
+    kind: ClassVar[str] = "exact"
+    rtol: ClassVar[float] = 1e-12
+
+    def difference(self, stored: Setting, new: Setting, rows: int) -> str | None:
+        """Say where the results of a row differ from the stored ones, or return None. ``rows``: of the whole table."""
+        return _first(stored, new, lambda name, a, b: _near(a, b, self.rtol), f"exact, rtol {self.rtol:g}")
+
+    def __str__(self) -> str:
+        return "exact"
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Floats differ by rounding: by at most ``rtol`` times the larger magnitude, or by ``atol``. The rest is equal."""
+
+    rtol: float
+    atol: float = 0.0
+    kind: ClassVar[str] = "rounding"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rtol", float(_check.real("rtol", self.rtol, minimum=0)))
+        object.__setattr__(self, "atol", float(_check.real("atol", self.atol, minimum=0)))
+
+    def difference(self, stored: Setting, new: Setting, rows: int) -> str | None:
+        return _first(stored, new, lambda name, a, b: _near(a, b, self.rtol, self.atol), self._bounds())
+
+    def _bounds(self) -> str:
+        return f"rtol {self.rtol:g}" + (f", atol {self.atol:g}" if self.atol else "")
+
+    def __str__(self) -> str:
+        return f"rounding ({self._bounds()})"
+
+
+@dataclass(frozen=True)
+class Statistical:
+    """Columns that another processor draws anew, each within a margin that all rows of a table keep but for ``rate``.
+
+    ``errors`` gives for each such column its standard error: a number, or the name of a column of standard errors. The
+    difference of two values is taken as normal with sqrt(2) times the stored standard error, and its margin is what it
+    exceeds with probability ``rate`` / (rows * columns) at most. Columns that ``errors`` does not name are compared
+    with ``rtol``; those of standard errors, which are estimates, within a factor of ``factor``.
+    """
+
+    errors: Mapping[str, str | float]
+    rtol: float = 1e-9
+    factor: float = 2.0
+    rate: float = 1e-6
+    kind: ClassVar[str] = "statistical"
+    _names: frozenset[str] = field(init=False, repr=False, compare=False, default=frozenset())
+
+    def __post_init__(self) -> None:
+        if not self.errors:
+            raise ValueError("errors must name at least one column, got none")
+        object.__setattr__(self, "errors", dict(self.errors))
+        object.__setattr__(self, "_names", frozenset(e for e in self.errors.values() if isinstance(e, str)))
+
+    def difference(self, stored: Setting, new: Setting, rows: int) -> str | None:
+        def close(name: str, a: Value, b: Value) -> bool:
+            if name in self.errors and _numbers(a, b):
+                return abs(a - b) <= self.margin(name, stored, rows)
+            if name in self._names and _numbers(a, b):
+                return _near(a, b, 1.0 - 1.0 / self.factor)
+            return _near(a, b, self.rtol)
+
+        return _first(stored, new, close, f"statistical, rate {self.rate:g} over the table")
+
+    def margin(self, name: str, stored: Setting, rows: int) -> float:
+        """Largest difference of a column that passes, for a stored row of a table of so many rows."""
+        error = self.errors[name]
+        scale = stored[error] if isinstance(error, str) else error
+        return float(stats.norm.isf(self.rate / (2 * rows * len(self.errors)))) * math.sqrt(2.0) * float(scale)
+
+    def __str__(self) -> str:
+        return f"statistical ({', '.join(self.errors)}; rate {self.rate:g})"
+
+
+Repeats = Exact | Rounding | Statistical
+
+
+def to_record(repeats: Repeats) -> dict:
+    """Return what a table's JSON says of how its numbers repeat."""
+    fields = {name: value for name, value in asdict(repeats).items() if not name.startswith("_")}
+    return {"kind": repeats.kind, **fields}
+
+
+def from_record(record: dict) -> Repeats:
+    """Return the declaration that a table's JSON holds, or raise ValueError or TypeError."""
+    fields = dict(record)
+    kind = _check.choice("repeats", fields.pop("kind", None), KINDS)
+    return KINDS[kind](**fields)
+
+
+KINDS: dict[str, type] = {kind.kind: kind for kind in (Exact, Rounding, Statistical)}
+
+
+def _numbers(a: Value, b: Value) -> bool:
+    return isinstance(a, float) and isinstance(b, float) and math.isfinite(a) and math.isfinite(b)
+
+
+def _near(a: Value, b: Value, rtol: float, atol: float = 0.0) -> bool:
+    if not isinstance(a, float) or not isinstance(b, float):
+        return a == b
+    return abs(a - b) <= max(rtol * max(abs(a), abs(b)), atol) or (math.isnan(a) and math.isnan(b))
+
+
+def _first(stored: Setting, new: Setting, close, bounds: str) -> str | None:
+    for name, old in stored.items():
+        if not close(name, old, new[name]):
+            return f"{name} is {old!r}, recomputed {new[name]!r} ({bounds})"
+    return None

@@ -1,0 +1,39 @@
+"""Tokens with a common direction: Gram matrix (1 - c) I + c 1 1^T, at unlimited head dimension."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy import special, stats
+
+from attnrank import _check
+from attnrank._quadrature import panels
+
+
+def anisotropic_bound(n: int, cosine: float) -> float:
+    """Bound on the expected rank at d_h -> infinity of tokens with pairwise cosine c: n E[1 - (1 - pi(G))^n].
+
+    G ~ N(0,1) is the score of a key with the common part of the queries, and the chance that it wins a query is
+    pi(a) = E Phi(sqrt(c) a + sqrt(1-c) B)^{n-1}, B ~ N(0,1).
+
+    Source: chapter 05, anisotropy.
+    """
+    n, c = _check.integer("n", n, minimum=1), _check.real("cosine", cosine, minimum=0.0, maximum=1.0)
+    x, weight = panels(-9.0, 9.0, 600)
+    weight = weight * stats.norm.pdf(x)
+    score = math.sqrt(c) * x[:, None] + math.sqrt(1.0 - c) * x[None]
+    win = np.minimum(np.exp((n - 1) * special.log_ndtr(score)) @ weight, 1.0)
+    with np.errstate(divide="ignore"):
+        return n * float(np.sum(weight * -np.expm1(n * np.log1p(-win))))
+
+
+def anisotropic_exponent(cosine: float) -> float:
+    """Power of n with which the rank of tokens of cosine c grows at d_h -> infinity: 2 s / (1 + s), s = sqrt(1 - c).
+
+    An asymptotic heuristic, from the large deviations of Gaussian scores.
+
+    Source: chapter 05, anisotropy.
+    """
+    s = math.sqrt(1.0 - _check.real("cosine", cosine, minimum=0.0, maximum=1.0))
+    return 2.0 * s / (1.0 + s)

@@ -1,0 +1,45 @@
+"""Random heads whose rows see some of the keys: causal masks with random keys, sliding windows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy import stats
+
+from attnrank import _check
+
+
+def causal_isotropic_bound(n: int) -> float:
+    """Bound on the expected rank of causal random heads: (n + 1)/2 + sum_i E|M_i - i| / max(M_i, i), M_i ~ Poisson(i).
+
+    For i.i.d. keys and i.i.d. queries of rotation-invariant laws, at every head dimension. The sum is below 2 sqrt(n).
+
+    Source: chapter 05, the causal theorem for random keys.
+    """
+    n = _check.integer("n", n, minimum=1)
+    excess = 0.0
+    for i in range(1, n + 1):
+        reach = 12 * math.isqrt(i) + 12
+        counts = np.arange(max(0, i - reach), i + reach + 28)
+        excess += float(np.sum(stats.poisson.pmf(counts, i) * np.abs(counts - i) / np.maximum(counts, i)))
+    return (n + 1) / 2 + excess
+
+
+def window_limit(n: int, window: int, *, causal: bool) -> float:
+    """Expected rank at d_h -> infinity if row i sees the last ``window`` keys, or the keys at distance < ``window``.
+
+    Every row chooses uniformly among the keys that it sees, independently: sum_j 1 - prod_i (1 - 1/m_i), the product
+    over the rows i that see key j and m_i the number of keys that row i sees. Away from the ends, with m keys in every
+    window, this is 1 - (1 - 1/m)^m a token.
+
+    Source: chapter 05, local attention.
+    """
+    n, window = _check.integer("n", n, minimum=1), _check.integer("window", window, minimum=1)
+    position = np.arange(n)
+    first = np.maximum(position - window + 1, 0)
+    last = position if causal else np.minimum(position + window - 1, n - 1)
+    with np.errstate(divide="ignore"):
+        missed = np.log1p(-1.0 / (last - first + 1))
+    # Key j is seen by rows j .. j + window - 1, and in the two-sided case also by the window - 1 rows before it.
+    return float(sum(-np.expm1(missed[(first <= j) & (j <= last)].sum()) for j in position))

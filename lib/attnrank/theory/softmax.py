@@ -1,0 +1,31 @@
+"""Softmax attention of random scores at low temperature: the gap to hardmax, and freezing."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy import special, stats
+
+from attnrank import _check
+from attnrank._quadrature import panels
+
+
+def gap_density(n: int) -> float:
+    """Density at 0 of the gap between the two largest of n i.i.d. N(0,1) scores, n(n-1) E[phi(G) Phi(G)^{n-2}].
+
+    It is the rate at which soft and hard attention part as the temperature rises from 0, in units of 1 / score.
+
+    Source: chapter 05, the gap between soft and hard attention.
+    """
+    n = _check.integer("n", n, minimum=2)
+    x, weight = panels(-9.0, 9.0, 4000)
+    return n * (n - 1) * float(np.sum(weight * stats.norm.pdf(x) ** 2 * np.exp((n - 2) * special.log_ndtr(x))))
+
+
+def freezing_temperature(n: int) -> float:
+    """sqrt(2 / log n): below it a few logits of standard deviation 1/T decide the squared sum of a row of n.
+
+    Source: chapter 05, stable rank; the freezing of Derrida's random energy model at twice the inverse temperature.
+    """
+    return math.sqrt(2.0 / math.log(_check.integer("n", n, minimum=2)))

@@ -1,0 +1,54 @@
+"""Rules that call a head large enough, applied to a curve of ranks; and how noise moves where they stop."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attnrank import _check
+
+
+def increment_stop(ranks: ArrayLike, threshold: float) -> float | None:
+    """The first head dimension, from 1 by ones, from which one more adds at most ``threshold``; None if none does."""
+    below = np.diff(np.asarray(ranks, dtype=float)) <= threshold + 1e-12  # rounding; ranks are counts over n
+    return float(np.argmax(below)) + 1.0 if below.any() else None
+
+
+def gap_stop(d_h: ArrayLike, ranks: ArrayLike, level: float) -> float | None:
+    """The head dimension at which a curve first reaches ``level``, interpolated in log d_h; None if it does not."""
+    d_h, ranks = np.asarray(d_h, dtype=float), np.asarray(ranks, dtype=float)
+    reached = ranks >= level
+    if not reached.any():
+        return None
+    i = int(np.argmax(reached))
+    if i == 0:
+        return float(d_h[0])
+    share = (level - ranks[i - 1]) / (ranks[i] - ranks[i - 1])
+    return float(math.exp((1 - share) * math.log(d_h[i - 1]) + share * math.log(d_h[i])))
+
+
+def stop_interval(increments: ArrayLike, threshold: float, noise: float) -> tuple[int, int | None]:
+    """Between which head dimensions the increment rule stops if every measured increment is off by at most ``noise``.
+
+    ``increments`` are the true ones, from head dimension 1 on by ones. The second is None if no increment is small
+    enough for the rule to be sure to stop. Source: chapter 06, what noise does to the rule.
+    """
+    increments = np.asarray(increments, dtype=float)
+    noise = _check.real("noise", noise, minimum=0.0)
+    may, must = increments <= threshold + noise, increments <= threshold - noise
+    if not may.any():
+        raise ValueError(f"increments must fall to threshold + noise = {threshold + noise:g}, got {increments.min():g} at least")
+    return int(np.argmax(may)) + 1, int(np.argmax(must)) + 1 if must.any() else None
+
+
+def seeds_needed(noise: float, variance: float, comparisons: int, failure: float) -> int:
+    """Repetitions after which all of ``comparisons`` mean increments are within ``noise``, except with ``failure``.
+
+    By Bernstein's inequality for increments in [-1, 1] of variance at most ``variance``; chapter 06.
+    """
+    noise, failure = _check.real("noise", noise, above=0.0), _check.real("failure", failure, above=0.0, maximum=1.0)
+    variance = _check.real("variance", variance, minimum=0.0)
+    comparisons = _check.integer("comparisons", comparisons, minimum=1)
+    return math.ceil((2 * variance + 4 * noise / 3) / noise**2 * math.log(2 * comparisons / failure))

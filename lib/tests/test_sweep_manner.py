@@ -1,0 +1,109 @@
+"""Rows that keep checkpoints, and rows that use all threads, alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from attnrank import sweep
+
+COUNTING = '''
+import json, sys
+from pathlib import Path
+from attnrank import sweep
+
+def steps(n, folder):
+    """Counts to n in steps, keeping the count; dies in the middle if a file says so."""
+    kept = folder / "state.json"
+    done = json.loads(kept.read_text()) if kept.exists() else 0
+    started = done
+    while done < n:
+        done += 1
+        kept.write_text(json.dumps(done))
+        if done == 5 and Path(folder.parent, "die").exists():
+            Path(folder.parent, "die").unlink()
+            sys.stdout.flush()
+            import os; os._exit(9)
+    return {"steps": done - started, "total": done}
+
+if __name__ == "__main__":
+    sweep.run("T", steps, sweep.grid(n=[3, 8, 9]), folder=sys.argv[1], checkpoint=True)
+'''
+
+
+def test_a_killed_row_goes_on_from_its_checkpoint(tmp_path):
+    script = tmp_path / "counting.py"
+    script.write_text(COUNTING, encoding="utf-8")
+    folder = tmp_path / "results"
+    folder.mkdir()
+    (folder / "die").touch()
+    assert subprocess.run([sys.executable, str(script), str(folder)]).returncode == 9
+    [kept] = folder.glob("T.*.partial")
+    assert json.loads((kept / "state.json").read_text()) == 5
+    assert subprocess.run([sys.executable, str(script), str(folder)]).returncode == 0
+    table = sweep.read("T", folder=folder)
+    assert table.to_dict("list") == {"n": [3, 8, 9], "steps": [3, 3, 9], "total": [3, 8, 9]}
+    assert not list(folder.glob("*.partial"))
+
+
+def test_checkpoints_in_worker_processes_and_when_computed_again(tmp_path):
+    def once(n, folder):
+        assert folder.is_dir() and not any(folder.iterdir())
+        (folder / "n").write_text(str(n))
+        return {"half": n / 2}
+
+    table = sweep.run("T", once, sweep.grid(n=[1, 2, 3]), folder=tmp_path, workers=2, checkpoint=True)
+    assert list(table.half) == [0.5, 1.0, 1.5] and not list(tmp_path.glob("*.partial"))
+    again = sweep.recompute("T", once, generator=torch.Generator(), folder=tmp_path, checkpoint=True)
+    assert len(again) == 3 and not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.parametrize("threads, expected", [("one", 1), ("all", 2)])
+def test_threads_of_a_row(threads, expected, tmp_path):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        table = sweep.run("T", lambda n: {"threads": torch.get_num_threads()}, sweep.grid(n=[1]), folder=tmp_path,
+                          threads=threads)
+        assert list(table.threads) == [expected] and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+ALONE = '''
+import sys, time
+from pathlib import Path
+from attnrank import sweep
+
+def work(name, n):
+    mark = Path(sys.argv[1], "busy")
+    mark.touch(exist_ok=False)  # fails if another row is at work
+    time.sleep(0.05)
+    mark.unlink()
+    return {"done": True}
+
+if __name__ == "__main__":
+    sweep.run(sys.argv[2], work, sweep.grid(name=[sys.argv[2]], n=list(range(8))), folder=sys.argv[1], threads="all")
+'''
+
+
+def test_rows_with_all_threads_wait_for_each_other(tmp_path):
+    script = tmp_path / "alone.py"
+    script.write_text(ALONE, encoding="utf-8")
+    drivers = [subprocess.Popen([sys.executable, str(script), str(tmp_path), name]) for name in ("A", "B")]
+    assert [driver.wait() for driver in drivers] == [0, 0]
+
+
+def test_places_that_do_not_suit(tmp_path):
+    for options, message in (
+        ({"threads": "all", "workers": 2}, "workers must be 1"),
+        ({"checkpoint": True, "cluster": "tcp://x"}, "cluster must be left out"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            sweep.run("T", lambda n: {"half": n / 2}, sweep.grid(n=[1]), folder=tmp_path, **options)
+    assert not list(Path(tmp_path).iterdir())

@@ -1,0 +1,71 @@
+"""How rows that are computed again are compared: exactly, up to rounding, or within a margin that says how often it errs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from attnrank.sweep import Exact, Rounding, Statistical
+from attnrank.sweep.repeats import from_record, to_record
+
+ROW = {"rank": 7, "mean": 0.25, "note": "x", "missing": math.nan}
+
+
+@pytest.mark.parametrize("repeats, slack", [(Exact(), 1e-12), (Rounding(1e-6), 1e-6)])
+def test_floats_are_near_and_everything_else_is_equal(repeats, slack):
+    assert repeats.difference(ROW, dict(ROW), 10) is None
+    assert repeats.difference(ROW, ROW | {"mean": 0.25 * (1 + 0.5 * slack)}, 10) is None
+    for name, value in (("mean", 0.25 * (1 + 2 * slack)), ("rank", 8), ("note", "y"), ("missing", 0.0), ("mean", math.nan)):
+        assert repeats.difference(ROW, ROW | {name: value}, 10).startswith(f"{name} is {ROW[name]!r}, recomputed {value!r} (")
+
+
+def test_rounding_near_zero_has_a_tolerance_of_its_own():
+    assert Rounding(1e-9).difference({"x": 1e-17}, {"x": -1e-17}, 1) is not None
+    assert Rounding(1e-9, atol=1e-15).difference({"x": 1e-17}, {"x": -1e-17}, 1) is None
+
+
+def test_margins_of_a_statistical_table_err_as_often_as_they_say():
+    """With a rate that can be measured: normal values drawn twice differ by more than the margin that often."""
+    rows, draws, rate = 20, 4000, 0.1
+    repeats = Statistical({"a": 0.5, "b": "b_error"}, rate=rate)
+    generator = np.random.default_rng(0)
+    alarms = 0
+    for _ in range(draws):
+        old, new = generator.standard_normal((2, rows, 2))
+        alarms += any(
+            repeats.difference({"a": 0.5 * x[0], "b": 3 * x[1], "b_error": 3.0}, {"a": 0.5 * y[0], "b": 3 * y[1], "b_error": 3.0}, rows)
+            is not None
+            for x, y in zip(old, new, strict=True)
+        )
+    # Bonferroni: at most the rate, and little less for independent columns. 5 standard deviations of a binomial.
+    assert abs(alarms / draws - (1 - (1 - rate / 40) ** 40)) < 5 * math.sqrt(rate / draws)
+
+
+def test_a_statistical_table_compares_its_other_columns():
+    repeats = Statistical({"mean": "mean_error"}, rtol=1e-3)
+    row = {"mean": 1.0, "mean_error": 0.1, "geometry": 2.0, "count": 3}
+    margin = repeats.margin("mean", row, 50)
+    assert 0.7 < margin < 0.9  # 5.4 times sqrt(2) times 0.1
+    near = {"mean": 1 + 0.99 * margin, "mean_error": 0.06, "geometry": 2.001, "count": 3}
+    assert repeats.difference(row, near, 50) is None
+    for change in ({"mean": 1 + 1.01 * margin}, {"mean_error": 0.04}, {"geometry": 2.01}, {"count": 4}, {"mean": math.nan}):
+        assert repeats.difference(row, near | change, 50).startswith(next(iter(change)))
+
+
+@pytest.mark.parametrize("repeats", [Exact(), Rounding(1e-7, 1e-12), Statistical({"a": 0.5, "b": "e"}, rtol=1e-3)])
+def test_declarations_are_read_back(repeats):
+    assert from_record(to_record(repeats)) == repeats
+
+
+def test_bad_declarations():
+    for call, message in (
+        (lambda: Rounding(-1), "rtol must be at least 0"),
+        (lambda: Rounding(math.nan), "rtol must be a finite"),
+        (lambda: Statistical({}), "errors must name at least one column"),
+        (lambda: from_record({"kind": "roughly"}), "repeats must be one of exact, rounding, statistical; got 'roughly'"),
+        (lambda: from_record({}), "repeats must be one of"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
