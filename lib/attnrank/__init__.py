@@ -1,12 +1,14 @@
 """attnrank: measure and bound the rank of attention matrices.
 
 The modules, each of which imports only from those before it: theory (bounds and limits), scores (queries, keys,
-attention matrices), ranks, inputs (synthetic tokens), data (images and texts), models (Vision Transformer), sweep
-(published tables), report (claims and figures), benchmarks (routines timed side by side), experiments (what the
-published tables are made of). The commands, ``python -m attnrank.sweep`` and ``attnrank.benchmarks``, stand above all.
+attention matrices), ranks, probe (ranks of every head of any model), inputs (synthetic tokens), data (images and
+texts), models (Transformers), convex (convex attention, solved and certified), training (one loop), sweep (published
+tables), report (claims and figures), benchmarks (routines timed side by side), experiments (what the published tables
+are made of). The commands, ``python -m attnrank.sweep``, ``attnrank.benchmarks`` and ``attnrank.probe``, stand above all.
 """
 
-from attnrank import inputs, theory
+from attnrank import convex, inputs, theory
+from attnrank.probe import probe  # attnrank.probe is the function; python -m attnrank.probe finds the module
 from attnrank.ranks import effective_rank, hardmax_rank, numerical_rank, singular_values, stable_rank
 from attnrank.scores import attention, gaussian_weights, queries_keys
 
@@ -14,11 +16,13 @@ __version__ = "0.1.0"
 
 __all__ = [
     "attention",
+    "convex",
     "effective_rank",
     "gaussian_weights",
     "hardmax_rank",
     "inputs",
     "numerical_rank",
+    "probe",
     "queries_keys",
     "singular_values",
     "stable_rank",

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64, Int64, UInt8
 from PIL import Image
 from torch import Tensor
 
@@ -94,18 +94,35 @@ def images(
     OSError
         As :func:`load`.
     """
+    coded, labels = pixels(name, split, count=count, generator=generator, folder=folder, revision=revision)
+    values, source = coded.to(torch.float64).div_(SOURCES[name].white), SOURCES[name]
+    if standardise:
+        mean, std = torch.tensor([source.mean, source.std], dtype=torch.float64)[:, :, None, None]
+        values.sub_(mean).div_(std)
+    return values, labels
+
+
+def pixels(
+    name: str,
+    split: str = "train",
+    *,
+    count: int | None = None,
+    generator: torch.Generator | None = None,
+    folder: str | Path | None = None,
+    revision: str | None = None,
+) -> tuple[UInt8[Tensor, "rows channels height width"], Int64[Tensor, "rows"]]:
+    """Images as they are stored, uint8 in 0..white (``SOURCES[name].white``), and their labels as int64.
+
+    Parameters and errors as for :func:`images`.
+    """
     source = _source(name, split)
     if source.shape is None:
         raise ValueError(f"name must be a set of images, got {name!r}: use texts")
     tables = _tables(name, split, folder, revision)
     labels = np.concatenate([table["label"].to_numpy() for _, table in tables])
     rows = _rows(len(labels), count, generator)
-    pixels = torch.from_numpy(_pixels(tables, rows, source)).permute(0, 3, 1, 2)
-    values = pixels.to(torch.float64, memory_format=torch.contiguous_format).div_(source.white)
-    if standardise:
-        mean, std = torch.tensor([source.mean, source.std], dtype=torch.float64)[:, :, None, None]
-        values.sub_(mean).div_(std)
-    return values, torch.from_numpy(labels[rows])
+    stored = torch.from_numpy(_pixels(tables, rows, source)).permute(0, 3, 1, 2).contiguous()
+    return stored, torch.from_numpy(labels[rows])
 
 
 def texts(

@@ -204,6 +204,9 @@ def numpy_vision(image, model):
     encoder = {name.removeprefix("encoder."): w for name, w in state.items() if name.startswith("encoder.")}
     out = numpy_encoder(np.array(rows), encoder, c.depth, c.heads, c.temperature or math.sqrt(c.head_dim))
     pooled = out[0] if model.pool == "class" else out.mean(axis=0)
+    if model.pool == "sequence":
+        share = np.exp(out @ state["pooling.weight"][0])
+        pooled = share @ out / share.sum()
     return state["classifier.weight"] @ pooled + state["classifier.bias"]
 
 
@@ -292,7 +295,7 @@ def test_parameter_count(width, heads, head_dim, depth, mlp_width, value_dim, pa
     n = (8 // patch) ** 2 + (pool == "class")
     block = 2 * (d * qk + qk) + (d * v + v) + (v * d + d) + (d * m + m) + (m * d + d) + 2 * 2 * d
     expected = (2 * patch**2 * d + d) + depth * block + 2 * d + (d * 5 + 5)
-    expected += d * (pool == "class") + n * d * (positions == "learned")
+    expected += d * (pool != "mean") + n * d * (positions == "learned")
     assert sum(parameter.numel() for parameter in model.parameters()) == expected
     assert model.tokens == n
 

@@ -17,19 +17,17 @@ from sweep_job import bytes_of, record_of, simple  # noqa: F401 (fixtures)
 
 # Another grid ---------------------------------------------------------------------------------------------------------
 
-def test_a_grid_is_extended(tmp_path, monkeypatch):
+def test_a_grid_is_extended(tmp_path):
     done = []
 
     def function(n):
         done.append(n)
         return simple(n)
     sweep.run("T", function, sweep.grid(n=[1, 5]), folder=tmp_path)
-    monkeypatch.setattr(_provenance, "code_fingerprint", lambda: "0" * 64)
     table = sweep.run("T", function, sweep.grid(n=[1, 3]) + sweep.grid(n=[5, 7]), folder=tmp_path)
     assert done == [1, 5, 3, 7] and table["n"].tolist() == [1, 3, 5, 7]
     record = record_of(tmp_path)
     assert [session["rows"] for session in record["sessions"]] == [2, 2]
-    assert [session["package_fingerprint"] == "0" * 64 for session in record["sessions"]] == [False, True]
     assert record["wall_seconds"] == pytest.approx(sum(session["wall_seconds"] for session in record["sessions"]))
     (tmp_path / "direct").mkdir()
     sweep.run("T", simple, sweep.grid(n=[1, 3, 5, 7]), folder=tmp_path / "direct")
@@ -142,6 +140,17 @@ def test_bad_arguments(change, message, tmp_path):
         sweep.run(**arguments)
 
 
+def test_rows_of_another_version_are_refused(tmp_path):
+    grid = sweep.grid(n=[1, 2])
+    sweep.run("T", simple, grid, folder=tmp_path, version=2)
+    before = bytes_of(tmp_path)
+    with pytest.raises(ValueError, match="rows are of version 2 of simple, the code is version 3; delete both files"):
+        sweep.run("T", simple, grid, folder=tmp_path, version=3)
+    assert bytes_of(tmp_path) == before and record_of(tmp_path)["version"] == 2
+    sweep.run("T", simple, grid, folder=tmp_path, version=2, chapter="halves")  # a move changes no numbers
+    assert bytes_of(tmp_path) == before and record_of(tmp_path)["chapter"] == "halves"
+
+
 # Folder and fingerprint -----------------------------------------------------------------------------------------------
 
 def test_results_folder(tmp_path, monkeypatch):
@@ -166,14 +175,14 @@ def test_code_fingerprint(tmp_path, monkeypatch):
     package = tmp_path / "attnrank"
     shutil.copytree(_provenance.PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(_provenance, "PACKAGE", package)
-    original = sweep.code_fingerprint()
+    original = _provenance.code_fingerprint()
     assert re.fullmatch("[0-9a-f]{64}", original)
     (package / "notes.txt").write_text("not a source")
     source = (package / "scores.py").read_bytes()
     (package / "scores.py").write_bytes(source.replace(b"\n", b"\r\n"))
-    assert sweep.code_fingerprint() == original
+    assert _provenance.code_fingerprint() == original
     (package / "scores.py").write_bytes(source + b"# a change\n")
-    assert sweep.code_fingerprint() != original
+    assert _provenance.code_fingerprint() != original
     (package / "scores.py").write_bytes(source)
     (package / "scores.py").rename(package / "score.py")
-    assert sweep.code_fingerprint() != original
+    assert _provenance.code_fingerprint() != original

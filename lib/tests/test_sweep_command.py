@@ -14,7 +14,7 @@ import torch
 
 from attnrank import experiments, sweep
 from attnrank.experiments import EXPERIMENTS
-from attnrank.experiments.experiment import Experiment, Rounding
+from attnrank.experiments.experiment import Exact, Experiment, Rounding
 from attnrank.experiments.upkeep.verification import verify
 from attnrank.sweep import __main__ as command
 
@@ -98,24 +98,23 @@ def test_failure_is_told_in_a_line(folder, monkeypatch, capsys):
 def test_list(folder, monkeypatch, capsys):
     assert command.main(["--list", "--folder", str(folder)]) == 0
     shown = capsys.readouterr().out.splitlines()
-    assert len(shown) == len(experiments.EXPERIMENTS) and "random_heads              not computed" in shown
+    assert len(shown) == len(experiments.EXPERIMENTS) and "random_heads              not computed  chapter barrier" in shown
     [line] = [line for line in shown if line.startswith("half ")]
     assert re.fullmatch(r"half +8 rows  complete  seeds -  \d{4}-\d\d-\d\d  \S.*  0 s  python [\d.]+  numpy [\d.]+  "
-                        r"torch \S+  code [0-9a-f]{8} unchanged since", line)
-    use(monkeypatch, function=lambda n: {"half": n / 2})
+                        r"torch \S+  version 1  rounding \(rtol 1e-09\)  chapter halves  test_sweep_command\.half", line)
+    use(monkeypatch, version=2, timed=True, repeats=Exact())
     assert command.main(["half", "--list", "--folder", str(folder)]) == 0
-    assert capsys.readouterr().out.endswith(" changed since\n")
+    assert "  version 1 (the code is version 2)  measured times, else exact  chapter" in capsys.readouterr().out
 
 
-def test_list_of_another_package_state_and_of_a_running_table(folder, capsys):
+def test_list_of_a_running_and_of_a_damaged_table(folder, capsys):
     path = folder / "half.json"
     record = json.loads(path.read_text(encoding="utf-8"))
-    record["sessions"][0]["package_fingerprint"] = "0" * 64
     record |= {"status": "running", "seeds": [3, 4, 5]}
     path.write_text(json.dumps(record), encoding="utf-8")
     assert command.main(["half", "--list", "--folder", str(folder)]) == 0
     shown = capsys.readouterr().out
-    assert shown.endswith(" function unchanged since\n") and "  running  seeds 3..5  " in shown
+    assert "  running  seeds 3..5  " in shown
     path.write_text("{", encoding="utf-8")
     assert command.main(["half", "--list", "--folder", str(folder)]) == 0
     assert "invalid provenance" in capsys.readouterr().out
@@ -140,7 +139,7 @@ def test_verify_names_what_differs(folder, monkeypatch, capsys):
     use(monkeypatch, function=lambda n: half(n) | {"half": 5.0 if n == 6 else n / 2})
     assert command.main(["half", "--verify", "8", "--folder", str(folder)]) == 1
     shown = capsys.readouterr().out
-    assert re.search(r"half +DIFFERS: .*half\.csv line 7: half is 3\.0, recomputed 5\.0 \(rtol 1e-09\), for \{'n': 6\} "
+    assert re.search(r"half +DIFFERS: .*half\.csv line 7: half is 3\.0, recomputed 5\.0 \(rtol 1e-09\), for \{'n': 6\}"
                      r"\n0 of 1 tables passed\n$", shown)
 
 

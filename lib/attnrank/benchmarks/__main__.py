@@ -19,6 +19,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(options.folder or temporary)
+        folder.mkdir(parents=True, exist_ok=True)
         tables = {name: measure(name, options.quick, folder) for name in EXPERIMENTS}
     print(tables["speed"]["machine"].iloc[0], "\n")
     print("\n".join(map(line, tables["speed"].to_dict("records"))), "\n")
@@ -32,7 +33,9 @@ def measure(name: str, quick: bool, folder: Path) -> pd.DataFrame:
     experiment, stored = EXPERIMENTS[name], f"{name}-quick" if quick else name
     for suffix in ("csv", "json"):
         (folder / f"{stored}.{suffix}").unlink(missing_ok=True)
-    return sweep.run(stored, experiment.function, experiment.quick if quick else experiment.paper, folder=folder)
+    settings = experiment.quick if quick else experiment.paper
+    return sweep.run(stored, experiment.function, settings, folder=folder, chapter=experiment.chapter,
+                     repeats=experiment.repeats, version=experiment.version)
 
 
 def line(row: dict) -> str:

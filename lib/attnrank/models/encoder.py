@@ -20,40 +20,62 @@ class Attention(nn.Module):
     """Multi-head attention, heads i = 1..h, with the softmax over each row::
 
         Q_i = X W_q,i + b_q,i    K_i = X W_k,i + b_k,i    V_i = X W_v,i + b_v,i
-        A_i = softmax(Q_i K_i^T / T)
+        A_i = softmax(Q_i K_i^T / T_i)
         output = [A_1 V_1, ..., A_h V_h] W_o + b_o
 
     b_k adds the same number to every score of a row, so it changes no A_i and its gradient is 0; it is kept because
-    common checkpoints have it. Tokens have shape (*batch, n, d).
+    common checkpoints have it. With ``qk_norm`` the rows of Q_i and K_i are scaled to length sqrt(d_h) first, with
+    ``tied`` K_i = Q_i, and with ``learn_temperature`` log T_i is a parameter. Tokens have shape (*batch, n, d).
     """
 
     def __init__(self, config: TransformerConfig, generator: torch.Generator) -> None:
         super().__init__()
-        self.width, self.heads = config.width, config.heads
+        self.width, self.heads, self.qk_norm = config.width, config.heads, config.qk_norm
         self.temperature = math.sqrt(config.head_dim) if config.temperature is None else float(config.temperature)
         value_dim = config.head_dim if config.value_dim is None else config.value_dim
         self.query = config.linear(self.width, self.heads * config.head_dim, generator, query_key=True)
-        self.key = config.linear(self.width, self.heads * config.head_dim, generator, query_key=True)
+        key = config.linear(self.width, self.heads * config.head_dim, generator, query_key=True)
+        self.key = None if config.tied else key  # drawn in any case: the weights after it are the same
         self.value = config.linear(self.width, self.heads * value_dim, generator)
         self.output = config.linear(self.heads * value_dim, self.width, generator)
+        self.log_temperature = None
+        if config.learn_temperature:
+            start = torch.full((self.heads,), math.log(self.temperature), dtype=torch.float64)
+            self.log_temperature = nn.Parameter(start)
+        if config.frozen:
+            for layer in filter(None, (self.query, self.key)):
+                layer.requires_grad_(False)
 
     def queries_keys(self, x: Float[Tensor, "*batch n d"]) -> QueriesKeys:
-        """Return the queries and the keys of every head."""
+        """Return the queries and the keys of every head, as they are multiplied."""
         _check_tokens(x, self.width)
-        return self._split(self.query(x)), self._split(self.key(x))
+        q = self._unit(self._split(self.query(x)))
+        return q, q if self.key is None else self._unit(self._split(self.key(x)))
 
     def values(self, x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch h n d_v"]:
         """Return the values of every head."""
         _check_tokens(x, self.width)
         return self._split(self.value(x))
 
-    def forward(self, x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n d"]:
+    def scaled_queries_keys(self, x: Float[Tensor, "*batch n d"]) -> QueriesKeys:
+        """Return the queries divided by the temperature of their head, and the keys: A_i is their softmax."""
         q, k = self.queries_keys(x)
-        mixed = F.scaled_dot_product_attention(q, k, self.values(x), scale=1 / self.temperature)
+        if self.log_temperature is None:
+            return q / self.temperature, k
+        return q * (-self.log_temperature).exp()[:, None, None], k
+
+    def forward(self, x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n d"]:
+        learned = self.log_temperature is not None
+        q, k = self.scaled_queries_keys(x) if learned else self.queries_keys(x)
+        scale = 1.0 if learned else 1 / self.temperature
+        mixed = F.scaled_dot_product_attention(q, k, self.values(x), scale=scale)
         return self.output(mixed.transpose(-3, -2).flatten(-2))
 
     def _split(self, y: Float[Tensor, "*batch n hd"]) -> Float[Tensor, "*batch h n d_h"]:
         return y.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
+
+    def _unit(self, y: Float[Tensor, "*batch h n d_h"]) -> Float[Tensor, "*batch h n d_h"]:
+        return F.normalize(y, dim=-1) * math.sqrt(y.shape[-1]) if self.qk_norm else y
 
 
 class Block(nn.Module):
@@ -93,12 +115,14 @@ class Encoder(nn.Module):
             x = block(x)
         return self.norm(x)
 
-    def queries_keys(self, x: Float[Tensor, "*batch n d"], layers: Iterable[int] | None = None) -> list[QueriesKeys]:
+    def queries_keys(
+        self, x: Float[Tensor, "*batch n d"], layers: Iterable[int] | None = None, *, scaled: bool = False
+    ) -> list[QueriesKeys]:
         """Return (queries, keys) of the layers asked for, counted from 0, in the order asked; None means all.
 
-        Blocks before the deepest of these layers run as in the forward pass; that layer gives its queries and keys
-        without attending, and nothing after it runs. Raises ValueError if ``layers`` is empty or names a layer that
-        does not exist.
+        With ``scaled`` the queries are divided by the temperature of their head. Blocks before the deepest of these
+        layers run as in the forward pass; that layer gives its queries and keys without attending, and nothing after it
+        runs. Raises ValueError if ``layers`` is empty or names a layer that does not exist.
         """
         _check_tokens(x, self.width)
         every = range(len(self.blocks))
@@ -108,7 +132,8 @@ class Encoder(nn.Module):
         found = {}
         for layer, block in enumerate(self.blocks[: max(wanted) + 1]):
             if layer in wanted:
-                found[layer] = block.attention.queries_keys(block.norm1(x))
+                attention = block.attention
+                found[layer] = (attention.scaled_queries_keys if scaled else attention.queries_keys)(block.norm1(x))
             if layer < max(wanted):
                 x = block(x)
         return [found[layer] for layer in wanted]

@@ -12,7 +12,7 @@ from attnrank import _check
 from attnrank.models.encoder import Encoder, QueriesKeys
 from attnrank.models.weights import TransformerConfig, draw_weight
 
-POOLS = ("class", "mean")
+POOLS = ("class", "mean", "sequence")
 POSITIONS = ("learned", "sinusoidal", "none")
 
 
@@ -43,7 +43,8 @@ class VisionTransformer(nn.Module):
     """Vision Transformer (Dosovitskiy et al. 2021) on square images::
 
         X_0 = [token; E patch_1 + b; ...; E patch_N + b] + P    N = (image_size / patch_size)^2
-        logits = W z + b,  z = first row of Encoder(X_0) (pool ``class``) or the mean of its rows (pool ``mean``)
+        logits = W z + b,  z = first row of Y = Encoder(X_0) (pool ``class``), the mean of its rows (pool ``mean``),
+                           or softmax(w^T Y^T) Y (pool ``sequence``; Hassani et al. 2021)
 
     The class token, hence the first row of X_0, exists only with pool ``class``. P is ``learned``, ``sinusoidal`` or
     ``none``. Weights are drawn in the order of the equations, the blocks from first to last: with one seed, models
@@ -87,6 +88,9 @@ class VisionTransformer(nn.Module):
             self.register_buffer("position", fixed, persistent=False)
         self.encoder = Encoder(config, generator)
         self.classifier = config.linear(config.width, classes, generator)
+        if pool == "sequence":
+            self.pooling = config.linear(config.width, 1, generator)
+            self.pooling.bias = None  # it would add the same number to every score of the softmax
         self.to(dtype)
 
     def embed(self, images: Float[Tensor, "batch c height width"]) -> Float[Tensor, "batch n d"]:
@@ -101,11 +105,15 @@ class VisionTransformer(nn.Module):
         return x + self.position
 
     def forward(self, images: Float[Tensor, "batch c height width"]) -> Float[Tensor, "batch classes"]:
-        x = self.encoder(self.embed(images))
-        return self.classifier(x[:, 0] if self.pool == "class" else x.mean(dim=1))
+        return self.classifier(self._pool(self.encoder(self.embed(images))))
+
+    def _pool(self, y: Float[Tensor, "batch n d"]) -> Float[Tensor, "batch d"]:
+        if self.pool == "sequence":
+            return (self.pooling(y).softmax(dim=1) * y).sum(dim=1)
+        return y[:, 0] if self.pool == "class" else y.mean(dim=1)
 
     def queries_keys(
-        self, images: Float[Tensor, "batch c height width"], layers: Iterable[int] | None = None
+        self, images: Float[Tensor, "batch c height width"], layers: Iterable[int] | None = None, *, scaled: bool = False
     ) -> list[QueriesKeys]:
         """Return (queries, keys) of the layers asked for; see ``Encoder.queries_keys``."""
-        return self.encoder.queries_keys(self.embed(images), layers)
+        return self.encoder.queries_keys(self.embed(images), layers, scaled=scaled)

@@ -53,6 +53,12 @@ class TransformerConfig:
     init : scheme of ``draw_weight`` for every linear map. With ``normal`` it applies to W_q and W_k only, and the other
         maps are drawn by ``lecun``. Under every scheme biases start at 0, LayerNorm gains at 1, and class token and
         learned positions are drawn by ``truncated_normal``.
+    qk_norm : queries and keys of every head are scaled to the length sqrt(d_h) before they are multiplied.
+    tied : W_k = W_q and b_k = b_q.
+    learn_temperature : each head has a temperature of its own, trained as its logarithm, that starts at T.
+    frozen : W_q, W_k and their biases stay as drawn (``requires_grad`` is False).
+
+    The last four change no weight that is drawn: with one seed, models that differ in them only start from the same.
 
     Raises ValueError for a field out of range.
     """
@@ -65,6 +71,10 @@ class TransformerConfig:
     value_dim: int | None = None
     temperature: float | None = None
     init: str = "truncated_normal"
+    qk_norm: bool = False
+    tied: bool = False
+    learn_temperature: bool = False
+    frozen: bool = False
 
     def __post_init__(self) -> None:
         for name in ("width", "heads", "head_dim", "depth"):
@@ -75,6 +85,9 @@ class TransformerConfig:
         if self.temperature is not None:
             _check.real("temperature", self.temperature, above=0)
         _check.choice("init", self.init, INITIALISATIONS)
+        for name in ("qk_norm", "tied", "learn_temperature", "frozen"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
 
     def linear(self, fan_in: int, fan_out: int, generator: torch.Generator, *, query_key: bool = False) -> nn.Linear:
         """Return the map x -> W x + b with W drawn by the scheme and b = 0."""

@@ -1,0 +1,93 @@
+"""One file with the weights, the memories of the optimiser and the history of a run: safetensors, with JSON inside.
+
+The file is replaced in one step, so that a process that is killed leaves the old one or the new one. A checksum over
+everything in it is stored with it, and so is what run it belongs to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+ENDING = ".safetensors"
+FORMAT = "attnrank.training 1"
+REMEDY = "delete the file to train from the start, or restore it from where it came"
+
+
+def save(path: str | Path, tensors: Mapping[str, Tensor], record: Mapping) -> None:
+    """Write tensors and a record of plain values (JSON) to one file, replacing what was there in one step."""
+    _require_safetensors()
+    from safetensors.torch import save_file
+
+    path = Path(path)
+    plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    text = json.dumps(record, allow_nan=False)
+    metadata = {"format": FORMAT, "record": text, "sha256": _digest(plain, text)}
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        save_file(plain, temporary, metadata)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load(path: str | Path, *, run: Mapping | None = None) -> tuple[dict[str, Tensor], dict]:
+    """Return tensors and record of a file, checked.
+
+    ``run`` is what the record must say under "run"; None asks for nothing. Raises ValueError for a file that is damaged,
+    of another format, or of another run, with what differs and what to do; FileNotFoundError where there is none.
+    """
+    _require_safetensors()
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"there is no checkpoint {path}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != FORMAT:
+                _refuse(path, f"not a checkpoint of this package ({FORMAT}), but {metadata.get('format')!r}")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+    except (SafetensorError, OSError) as error:
+        _refuse(path, f"damaged: {error}")
+    text = metadata.get("record", "")
+    if _digest(tensors, text) != metadata.get("sha256"):
+        _refuse(path, "damaged: its checksum is not that of its contents")
+    record = json.loads(text)
+    if run is not None and record.get("run") != json.loads(json.dumps(run)):
+        _refuse(path, f"it belongs to another run: {_differences(record.get('run') or {}, run)}")
+    return tensors, record
+
+
+def _require_safetensors() -> None:
+    try:
+        import safetensors  # noqa: F401
+    except ImportError as error:
+        raise ImportError("checkpoints need safetensors: pip install 'attnrank[models]'") from error
+
+
+def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        value = tensors[name]
+        digest.update(f"\0{name}\0{value.dtype}\0{tuple(value.shape)}\0".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b"")
+    return digest.hexdigest()
+
+
+def _differences(stored: Mapping, wanted: Mapping) -> str:
+    wanted = json.loads(json.dumps(wanted))
+    names = [name for name in {**stored, **wanted} if stored.get(name) != wanted.get(name)]
+    return "; ".join(f"{name} is {stored.get(name)!r}, not {wanted.get(name)!r}" for name in names)
+
+
+def _refuse(path: Path, why: str) -> NoReturn:
+    raise ValueError(f"{path}: {why}; {REMEDY}")
