@@ -14,6 +14,7 @@ from attnrank.theory.head_dimension import head_dim_bound
 from attnrank.theory.heads import multihead_limit, tied_bound, two_head_deficit
 from attnrank.theory.lower_bound import cell_second_moment, head_dim_lower_bound
 from attnrank.theory.masks import causal_isotropic_bound, window_limit
+from attnrank.theory.normalised import normalised_lower_bound, normalised_second_moment
 from attnrank.theory.perturbation import perturbation_bound, simplex_first_order, small_cosine_bound
 from attnrank.theory.pruning import examined_fraction
 from attnrank.theory.random_layers import random_layer_cosines
@@ -59,6 +60,8 @@ __all__ = [
     "marginal_head_dim",
     "mask_bound",
     "multihead_limit",
+    "normalised_lower_bound",
+    "normalised_second_moment",
     "occupancy_bound",
     "occupancy_margin",
     "occupancy_variance",

@@ -25,7 +25,7 @@ def normalised_second_moment(n: int, d_h: int) -> float:
         n^2 E[p^2] = 2 n^2 int_0^1 du int_0^u dv E_psi[ (1 - |union of the caps|)^{n-1} ].
 
     Caps larger than a half-sphere are not integrated but replaced by their largest contribution, n 2^{1-n}: hence
-    "slightly more". Relative accuracy 1e-4 for 8 <= n and d_h <= 1024; a few milliseconds.
+    "slightly more"; from n = 32 on it is below 1e-7. Relative accuracy 1e-4 for d_h <= 4096; a tenth of a second.
 
     Parameters
     ----------
@@ -47,15 +47,14 @@ def normalised_second_moment(n: int, d_h: int) -> float:
         return 1.0
     if d_h == 2:
         return 1.5 * n / (n + 1.0)
-    u, weight_u = gauss_legendre(np.array([[0.0, 1, 3, 8, 18, 40]]) / n, order=12)  # beyond 40/n less than e^-40
-    inside = u[0] < 0.5
-    u, weight_u = u[0][inside, None, None], weight_u[0][inside, None, None]
+    edges = np.minimum(np.array([[0.0, 1, 3, 8, 18, 40]]) / n, 0.5)  # beyond 40/n less than e^-40
+    u, weight_u = (values[0][:, None, None] for values in gauss_legendre(edges, order=12))
     # The union has a corner where the queries coincide, at ratio v/u = 1 and angle psi = 0: powers smooth it.
     x, weight = gauss_legendre(np.linspace(0.0, 1.0, 5)[None], order=8)
     x, weight = x[0] ** 3, 3.0 * x[0] ** 2 * weight[0]
-    ratio, psi = 1.0 - x[None, :, None], math.pi * x[None, None, :]
-    log_angle = (d_h - 3) * np.log(np.sin(psi)) - special.betaln((d_h - 2) / 2.0, 0.5)
-    weights = weight_u * u * weight[:, None] * math.pi * weight * np.exp(log_angle)
+    ratio, weight_ratio = 1.0 - x[None, :, None], weight[None, :, None]
+    psi, weight_psi = _angle_rule(d_h, x, weight)
+    weights = weight_u * u * weight_ratio * weight_psi
     missed = np.exp((n - 1) * np.log1p(-_union(u, ratio * u, psi, d_h)))
     return max(1.0, 2.0 * n**2 * float((weights * missed).sum()) + n * 2.0 ** (1 - n))
 
@@ -83,6 +82,16 @@ def normalised_lower_bound(n: int, d_h: int) -> float:
     n = _check.integer("n", n, minimum=2)
     second = normalised_second_moment(n, d_h)
     return n / second * float(hit_probability(second / n, n))
+
+
+def _angle_rule(d_h: int, x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes and weights for the angle between two uniform directions of R^{d_h - 1}, fine at 0 where that matters."""
+    if d_h < 12:
+        psi = math.pi * x
+        log_density = (d_h - 3) * np.log(np.sin(psi)) - special.betaln((d_h - 2) / 2.0, 0.5)
+        return psi, math.pi * weight * np.exp(log_density)
+    cosine, share = special.roots_jacobi(32, (d_h - 4) / 2.0, (d_h - 4) / 2.0)
+    return np.arccos(cosine), share / share.sum()
 
 
 def _union(u: np.ndarray, v: np.ndarray, psi: np.ndarray, d_h: int) -> np.ndarray:
