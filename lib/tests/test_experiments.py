@@ -23,9 +23,11 @@ from scipy.special import erf
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnrank import data, experiments, sweep
+from attnrank.models import pretrained
 from attnrank.sweep import _values
 from attnrank.data import SOURCES
 from attnrank.experiments import EXPERIMENTS, PROFILES, growth
+from attnrank.experiments.after_training import HUB
 from attnrank.experiments.upkeep.copies import EMBEDDED
 from attnrank.experiments.experiment import merge
 from attnrank.experiments.shared.gram import mean_cosine as mean_cosines
@@ -100,7 +102,9 @@ def test_grids(name, profile):
         inspect.signature(experiment.function).bind(**setting)
     if experiment.data:
         used = {setting[experiment.data] for setting in settings}
-        assert used <= SOURCES.keys() and (profile == "paper" or used <= EMBEDDED)
+        assert used <= SOURCES.keys() | pretrained.FILES.keys() | set(HUB)
+        random = all(setting.get("weights") == "random" for setting in settings)  # no file of a trained model is needed
+        assert profile == "paper" or used <= EMBEDDED or random
     else:
         assert not kinds.keys() & {"dataset", "data"}
 

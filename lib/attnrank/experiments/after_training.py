@@ -166,7 +166,7 @@ def hub_heads(model: str, weights: str, n: int) -> Setting:
     """
     numbers = ("layers", "heads", "head_dim", "rank", "highest", "above", "bound")
     try:
-        found = hub.load(model, seed=None if weights == "trained" else 0)
+        found = hub.load(model, seed=None if weights == "trained" else 0, local=not hub.reachable())
         frame = probe(hub.part_for(found, "vision"), _hub_batches(model, found, n), ranks="hardmax")
     except (ValueError, OSError) as error:
         if "cannot be loaded" not in str(error) and "transformers" not in str(error):
@@ -197,7 +197,7 @@ EXPERIMENTS = {
     "trained_heads": Experiment(
         "What are the ranks of the heads of models that others trained, and what are they with random weights?",
         trained_heads,
-        quick=grid(model=["route_tsp20"], weights=list(WEIGHTS), treatment=["none"], n=[20], layer=[1], head=[0, 1]),
+        quick=grid(model=["route_tsp20"], weights=["random"], treatment=["none"], n=[20], layer=[1, 2], head=[0, 1]),
         paper=[
             *(row for model in ROUTES for row in _grid(model, list(LENGTHS), ["none", "other keys"])),
             *_grid("stories260K", [256], list(TREATMENTS)),
