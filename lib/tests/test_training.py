@@ -117,6 +117,17 @@ def test_digits_are_learned():
     assert run.best["test_accuracy"] == max(accuracies)
 
 
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_matrices_decay_and_every_parameter_is_trained(decay):
+    net = model(replace(CONFIG, learn_temperature=True), pool="class")
+    groups = training.decay_groups(net, decay)
+    names = {id(value): name for name, value in net.named_parameters()}
+    assert sorted(names[id(v)] for group in groups for v in group["params"]) == sorted(names.values())
+    decayed = {names[id(v)] for group in groups if group["weight_decay"] == decay for v in group["params"]}
+    expected = {n for n, v in net.named_parameters() if v.ndim == 2 and n not in ("class_token", "position")}
+    assert decay == 0.0 or decayed == expected
+
+
 def test_test_is_loss_and_accuracy_of_all_images():
     source, net = double(images(test_batch=7)), model()
     logits = net(source.standardised(source.test_images))

@@ -56,8 +56,12 @@ def setup() -> None:
 
 
 def sequence_colours(count: int) -> list[tuple[float, float, float]]:
-    """``count`` colours from light to dark for an ordered quantity, distinct in print and without colour vision."""
-    return sns.color_palette("crest", _check.integer("count", count, minimum=1))
+    """``count`` colours from light to dark for an ordered quantity, distinct in print and without colour vision.
+
+    The lightest has a contrast of at least 3 on white and, inverted as the dark theme does, on black.
+    """
+    palette = sns.color_palette("crest", as_cmap=True)
+    return [palette(level)[:3] for level in np.linspace(0.32, 1.0, _check.integer("count", count, minimum=1))]
 
 
 def label_line(ax: Axes, x: float, y: float, text: str, colour: object, **options: object) -> None:

@@ -31,7 +31,7 @@ def causal_limit(n: int) -> float:
     ------
     ValueError : n not an integer >= 1.
 
-    Source: chapter 05, causal masks.
+    Source: chapter masks, causal masks.
     """
     return (_check.whole("n", n, minimum=1) + 1) / 2
 
@@ -55,7 +55,7 @@ def causal_bound(n: int) -> float:
     ------
     ValueError : n not an integer >= 1.
 
-    Source: chapter 05, causal masks.
+    Source: chapter masks, causal masks.
     """
     n = _check.whole("n", n, minimum=1)
     return 0.75 * n if n > 1 else 1.0
@@ -86,7 +86,7 @@ def causal_head_dim_bound(n: int, d_h: int) -> float:
     ------
     ValueError : n or d_h not an integer >= 1.
 
-    Source: chapter 05, causal masks.
+    Source: chapter masks, causal masks.
     """
     n, d_h = _check.whole("n", n, minimum=1), _check.whole("d_h", d_h, minimum=1)
     if n <= 2:

@@ -74,7 +74,7 @@ def cell_second_moment(n: int, d_h: int) -> float:
     ------
     ValueError : n or d_h not an integer >= 1.
 
-    Source: chapter 05, causal masks, where it bounds the remainder.
+    Source: chapter masks, causal masks, where it bounds the remainder.
     """
     n, d_h = _check.whole("n", n, minimum=1), _check.whole("d_h", d_h, minimum=1)
     if n <= 2 or d_h == 1:  # p is 1; 1/2; or 1/2 for two keys and 0 for the others

@@ -1,4 +1,4 @@
-"""Tables of the chapter depth: pure attention and random encoders, layer by layer."""
+"""Pure attention and random encoders, layer by layer."""
 
 from __future__ import annotations
 
