@@ -14,7 +14,7 @@ import torch
 
 from attnrank import experiments, sweep
 from attnrank.experiments import EXPERIMENTS
-from attnrank.experiments.experiment import Exact, Experiment, Rounding
+from attnrank.experiments.experiment import Experiment, Rounding
 from attnrank.experiments.upkeep.verification import verify
 from attnrank.sweep import __main__ as command
 
@@ -101,10 +101,10 @@ def test_list(folder, monkeypatch, capsys):
     assert len(shown) == len(experiments.EXPERIMENTS) and "random_heads              not computed  chapter barrier" in shown
     [line] = [line for line in shown if line.startswith("half ")]
     assert re.fullmatch(r"half +8 rows  complete  seeds -  \d{4}-\d\d-\d\d  \S.*  0 s  python [\d.]+  numpy [\d.]+  "
-                        r"torch \S+  version 1  rounding \(rtol 1e-09\)  chapter halves  test_sweep_command\.half", line)
-    use(monkeypatch, version=2, timed=True, repeats=Exact())
+                        r"torch \S+  version 1  rounding \(rtol 1e-09\)  a table of your own  test_sweep_command\.half", line)
+    use(monkeypatch, version=2, timed=True)
     assert command.main(["half", "--list", "--folder", str(folder)]) == 0
-    assert "  version 1 (the code is version 2)  measured times, else exact  chapter" in capsys.readouterr().out
+    assert "  version 1 (the code is version 2)  measured times, else rounding (rtol 1e-09)  a table" in capsys.readouterr().out
 
 
 def test_list_of_a_running_and_of_a_damaged_table(folder, capsys):

@@ -13,9 +13,9 @@ import torch
 
 from attnrank import experiments, sweep
 from attnrank.experiments import EXPERIMENTS, PROFILES
-from attnrank.experiments.experiment import Experiment
 from attnrank.experiments.upkeep.all_rows import verify_all
 from attnrank.experiments.upkeep.verification import verify
+from attnrank.sweep.repeats import from_record
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -78,8 +78,8 @@ def _published(name: str | None, folder: str | None) -> list[str]:
 
 
 def _list(name: str | None, folder: str | None) -> int:
-    stored = _published(None, folder)
-    for table in sorted(EXPERIMENTS) if name is None else [name]:
+    stored = [path.stem for path in Path(sweep.results_folder(folder)).glob("*.json")]
+    for table in sorted({*EXPERIMENTS, *stored}) if name is None else [name]:
         print(_description(table, folder) if table in stored else f"{table:24}  not computed  chapter {EXPERIMENTS[table].chapter}")
     return 0
 
@@ -93,23 +93,23 @@ def _description(name: str, folder: str | None) -> str:
     sessions = sorted(record["sessions"], key=lambda session: session["date"])
     if not sessions:
         return f"{name:24}  {record['status']}, no rows"
-    experiment = EXPERIMENTS[name]
+    experiment = EXPERIMENTS.get(name)
     version = f"version {record['version']}"
-    if record["version"] != experiment.version:
+    if experiment and record["version"] != experiment.version:
         version += f" (the code is version {experiment.version})"
+    repeats = str(from_record(record["repeats"]))
+    rows = record["rows"] or sum(session["rows"] for session in sessions)  # a row may have been stored, lost and stored again
     return "  ".join([
-        f"{name:24}", f"{sum(session['rows'] for session in sessions):5} rows", record["status"],
+        f"{name:24}", f"{rows:5} rows", record["status"],
         f"seeds {_span(record['seeds'])}", sessions[-1]["date"][:10],
         _each(session["device"] for session in sessions), f"{record['wall_seconds']:.0f} s",
         "python " + _each(session["python"] for session in sessions),
         "numpy " + _each(session["numpy"] for session in sessions),
         "torch " + _each(session["torch"] for session in sessions),
-        version, _repeats(experiment), f"chapter {experiment.chapter}", f"{experiment.module}.{experiment.name}",
+        version, f"measured times, else {repeats}" if experiment and experiment.timed else repeats,
+        f"chapter {record['chapter']}" if record["chapter"] else "a table of your own",
+        f"{record['module']}.{record['function']}",
     ])
-
-
-def _repeats(experiment: Experiment) -> str:
-    return f"measured times, else {experiment.repeats}" if experiment.timed else str(experiment.repeats)
 
 
 def _each(values) -> str:

@@ -28,7 +28,7 @@ def occupancy_bound(n: int, keys: int | None = None) -> float:
     ------
     ValueError : n or keys not an integer >= 1.
 
-    Source: chapter 02, the barrier theorem; for m = n the first paper's Theorem 1 and Lemma 2.
+    Source: chapter barrier, the barrier theorem; for m = n the first paper's Theorem 1 and Lemma 2.
     """
     n = _check.whole("n", n, minimum=1)
     m = n if keys is None else _check.whole("keys", keys, minimum=1)
@@ -56,7 +56,7 @@ def occupancy_margin(n: int, probability: float, samples: int = 1) -> float:
     ------
     ValueError : an argument out of its range.
 
-    Source: McDiarmid (1989); chapter 02, the high-probability version.
+    Source: McDiarmid (1989); chapter barrier, the high-probability version.
     """
     n = _check.whole("n", n, minimum=1)
     samples = _check.whole("samples", samples, minimum=1)

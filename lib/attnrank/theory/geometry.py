@@ -102,7 +102,7 @@ def qk_norm_limit(d_h: int) -> float:
     ------
     ValueError : d_h not an integer >= 1.
 
-    Source: chapter 03, QK-norm; Gilbert (1962) for the second moment.
+    Source: chapter normalised_keys; Gilbert (1962) for the second moment.
     """
     d_h = _check.whole("d_h", d_h, minimum=1)
     if d_h == 1:

@@ -42,7 +42,7 @@ def head_dim_lower_bound(n: int, d_h: int) -> float:
     ------
     ValueError : n or d_h not an integer >= 1.
 
-    Source: chapter 03, the two-sided bound.
+    Source: chapter head_dimension, the two-sided bound.
     """
     n, d_h = _check.whole("n", n, minimum=1), _check.whole("d_h", d_h, minimum=1)
     if n == 1:
