@@ -1,8 +1,8 @@
 """attnrank: measure and bound the rank of attention matrices.
 
 The modules, each of which imports only from those before it: theory (bounds and limits), scores (queries, keys,
-attention matrices), ranks, inputs (synthetic tokens), data (images and texts), models (Vision Transformer), sweep
-(published tables), report (claims and figures), benchmarks (routines timed side by side), experiments (what the
+attention matrices), ranks, inputs (synthetic tokens), data (images and texts), models (Vision Transformer), training
+(one loop, checkpoints), sweep (published tables), report (claims and figures), benchmarks (routines timed side by side), experiments (what the
 published tables are made of). The commands, ``python -m attnrank.sweep`` and ``attnrank.benchmarks``, stand above all.
 """
 
