@@ -1,5 +1,6 @@
 """experiments.does_rank_matter: the tasks by hand, ceilings, the circle, and rows of the table trained again."""
 
+import copy
 import math
 
 import numpy as np
@@ -105,7 +106,7 @@ def test_measured_against_loops():
     model = module.head(task, 2, 3, "none")
     found = module.measured(model, task)
     x, target = task.test_batch()
-    q, k = (y.detach().numpy() for y in module.copy.deepcopy(model.attention).double().scaled_queries_keys(x))
+    q, k = (y.detach().numpy() for y in copy.deepcopy(model.attention).double().scaled_queries_keys(x))
     aims, ranks, ceilings, attended = [], [], [], []
     for s in range(len(x)):
         scores = [q[s, h] @ k[s, h].T for h in range(2)]

@@ -59,7 +59,15 @@ def test_a_statistical_table_compares_its_other_columns():
         assert repeats.difference(row, near | change, 50).startswith(next(iter(change)))
 
 
-@pytest.mark.parametrize("repeats", [Exact(), Rounding(1e-7, 1e-12), Statistical({"a": 0.5, "b": "e"}, rtol=1e-3)])
+def test_ignored_columns_are_not_compared():
+    repeats = Statistical({"mean": 0.1}, ignored=("seconds", "device"))
+    stored = {"mean": 1.0, "seconds": 3.0, "device": "cpu", "n": 4}
+    assert repeats.difference(stored, stored | {"seconds": 900.0, "device": "cuda"}, 10) is None
+    assert repeats.difference(stored, stored | {"n": 5}, 10).startswith("n is 4, recomputed 5")
+
+
+@pytest.mark.parametrize("repeats", [Exact(), Rounding(1e-7, 1e-12), Statistical({"a": 0.5, "b": "e"}, rtol=1e-3),
+                                     Statistical({"a": 0.5}, ignored=("seconds",))])
 def test_declarations_are_read_back(repeats):
     assert from_record(to_record(repeats)) == repeats
 

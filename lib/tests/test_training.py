@@ -214,9 +214,9 @@ t.save_file(t.weights(net), {path!r} + ".end")
 
 
 def test_a_run_that_is_killed_ends_with_the_same_bits(tmp_path):
-    """By the signal that cannot be caught, three times, wherever it happens to be."""
+    """By the signal that cannot be caught, twice, wherever it happens to be."""
     path, tests = str(tmp_path / "run.safetensors"), os.path.dirname(__file__)
-    for kills in (1, 2, 3):
+    for kills in (1, 2):
         job = subprocess.Popen([sys.executable, "-c", JOB.format(tests=tests, slow=True, path=path)])
         try:
             mark = os.path.getmtime(path) if os.path.exists(path) else 0
@@ -234,7 +234,7 @@ def test_a_run_that_is_killed_ends_with_the_same_bits(tmp_path):
     with safe_open(path + ".end", "pt") as file:
         assert same({name: file.get_tensor(name) for name in file.keys()}, weights(whole))
     leftovers = [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]
-    assert len(leftovers) <= 3  # a kill in the middle of writing leaves the new file unfinished, and the old one whole
+    assert len(leftovers) <= 2  # a kill in the middle of writing leaves the new file unfinished, and the old one whole
 
 
 def test_one_epoch_more_is_another_run(tmp_path):

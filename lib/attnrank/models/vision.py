@@ -113,7 +113,11 @@ class VisionTransformer(nn.Module):
         return y[:, 0] if self.pool == "class" else y.mean(dim=1)
 
     def queries_keys(
-        self, images: Float[Tensor, "batch c height width"], layers: Iterable[int] | None = None, *, scaled: bool = False
+        self,
+        images: Float[Tensor, "batch c height width"],
+        layers: Iterable[int] | None = None,
+        *,
+        scaled: bool = False,
     ) -> list[QueriesKeys]:
         """Return (queries, keys) of the layers asked for; see ``Encoder.queries_keys``."""
         return self.encoder.queries_keys(self.embed(images), layers, scaled=scaled)

@@ -75,9 +75,9 @@ def train(
     source : see `Source`; moved to the device.
     seed : >= 0; with the number of the step it decides every batch. It does not touch the weights that are there.
     probe : inputs on which attention ranks are taken before training and after each epoch; None: never.
-    checkpoint : a file that is written after each epoch and every ``checkpoint_seconds``, and from which the run goes on
-        if it is there. A run that was killed at any moment ends with the bits of an uninterrupted one, in float64 on a
-        CPU with the same number of threads; elsewhere to rounding, which training amplifies.
+    checkpoint : a file that is written after each epoch and every ``checkpoint_seconds``, and from which the run goes
+        on if it is there. A run that was killed at any moment ends with the bits of an uninterrupted one, in float64 on
+        a CPU with the same number of threads; elsewhere to rounding, which training amplifies.
     progress : called with the entry of each epoch.
     started : called once with the `Run`, which fills as training goes on: what there is of a run that is stopped.
 

@@ -1,4 +1,4 @@
-"""How a model is trained: the numbers of the optimiser, the schedule of its step size, what decays and what does not."""
+"""How a model is trained: the numbers of the optimiser, the schedule of its step size, what decays and what not."""
 
 from __future__ import annotations
 

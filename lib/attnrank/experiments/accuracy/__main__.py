@@ -23,7 +23,8 @@ from attnrank.sweep import Setting
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m attnrank.experiments.accuracy", description=__doc__.splitlines()[0])
+    what = __doc__.splitlines()[0]
+    parser = argparse.ArgumentParser(prog="python -m attnrank.experiments.accuracy", description=what)
     parser.add_argument("series", choices=SERIES, help="a series of runs")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of this process (default 1)")
     options = parser.parse_args(arguments)

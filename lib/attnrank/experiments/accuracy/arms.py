@@ -67,7 +67,8 @@ def runs(
     full = [{"intervention": "none"} | each for each in arms]
     names = ("width", "depth", "heads", "qk_dim", "value_dim", "mlp_width", "intervention")
     distinct = dict.fromkeys(tuple(each[name] for name in names) for each in full)
-    return [{"dataset": dataset, "patch": patch} | dict(zip(names, each)) | {"epochs": epochs, "seed": seed}
+    data = {"dataset": dataset, "patch": patch}
+    return [data | dict(zip(names, each, strict=True)) | {"epochs": epochs, "seed": seed}
             for seed in seeds for each in distinct]  # fmt: skip
 
 

@@ -15,7 +15,8 @@ ARM = ["heads", "qk_dim", "value_dim", "mlp_width", "intervention"]
 
 def by_arm(table: pd.DataFrame) -> pd.DataFrame:
     """Means over seeds of the accuracies and ranks of each arm, the number of seeds beside them."""
-    numbers = ["accuracy", "best_accuracy", "rank_before", "rank_after", "rank_before_all", "rank_after_all", "parameters"]
+    ranks = ["rank_before", "rank_after", "rank_before_all", "rank_after_all"]
+    numbers = ["accuracy", "best_accuracy", *ranks, "parameters"]
     groups = table.groupby(ARM, sort=False)
     return groups[numbers].mean().assign(seeds=groups.size(), spread=groups.accuracy.std()).reset_index()
 

@@ -30,7 +30,7 @@ def unit_curve(values: ArrayLike) -> np.ndarray:
 
 
 def concave_curves(points: int, count: int, generator: torch.Generator) -> np.ndarray:
-    """Random increasing concave curves from 0 to 1, (count, points): increments uniform on the simplex, in falling order."""
+    """Random increasing concave curves from 0 to 1, (count, points): increments uniform on the simplex, sorted."""
     _check.integer("points", points, minimum=3)
     shape = (_check.integer("count", count, minimum=1), points - 1)
     uniform = torch.rand(shape, generator=_check.generator("generator", generator), dtype=torch.float64)
@@ -54,7 +54,9 @@ class Agreement:
     null_correlation: float
 
 
-def agreement(first: ArrayLike, second: ArrayLike, *, generator: torch.Generator, simulations: int = 10_000) -> Agreement:
+def agreement(
+    first: ArrayLike, second: ArrayLike, *, generator: torch.Generator, simulations: int = 10_000
+) -> Agreement:
     """Test whether ``second`` follows ``first`` more closely than an unrelated increasing concave curve does.
 
     Both are values at the same abscissae, in their order. The p-value is exact for a second curve drawn like
@@ -68,4 +70,5 @@ def agreement(first: ArrayLike, second: ArrayLike, *, generator: torch.Generator
     distance = float(np.sqrt(((b - a) ** 2).mean()))
     near = int((distances <= distance).sum())
     correlations = [np.corrcoef(a, curve)[0, 1] for curve in null[:1000]]
-    return Agreement(distance, (1 + near) / (1 + simulations), float(np.corrcoef(a, b)[0, 1]), float(np.median(correlations)))
+    p_value = (1 + near) / (1 + simulations)
+    return Agreement(distance, p_value, float(np.corrcoef(a, b)[0, 1]), float(np.median(correlations)))

@@ -15,7 +15,7 @@ SERIES: dict[str, list[Setting]] = {
     "cifar100": runs(all_arms(BASES["photographs"])[:14], dataset="cifar100", patch=4, epochs=15, seeds=range(3)),
     "cifar10, long": runs(all_arms(BASES["photographs"])[:6], dataset="cifar10", patch=4, epochs=60, seeds=range(3)),
 }
-#: How many of them, from the first, are finished and published. To go on: train more (see `book/reading.md`), raise this.
+#: How many of them, from the first, are finished and published. To go on, see `book/reading.md`.
 FINISHED = {"digits": 41, "cifar10, short": 1, "cifar10": 0, "cifar100": 0, "cifar10, long": 0}
 
 
