@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from attnrank import theory
 from attnrank.experiments import almost_orthonormal as module
 from attnrank.experiments import random_tokens
 from attnrank.experiments.experiment import Experiment
@@ -14,6 +15,27 @@ from attnrank.experiments.vit_initialisation import blocks, real_tokens
 
 def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
+
+
+# Tokens that break a bound
+
+@pytest.mark.parametrize(("tokens", "level", "smallest"), [
+    ("simplex", 0.5, 0.5), ("simplex", 1.0, 0.0), ("pairs", 0.3, 0.7), ("common", 0.3, 0.7),
+    ("autoregressive", 0.0, 1.0), ("circle", 1.0, 0.0), ("circles", 1.0, 0.0),
+])  # fmt: skip
+def test_leveled_gram_has_unit_diagonal_and_its_smallest_eigenvalue(tokens, level, smallest):
+    gram = module.leveled_gram(tokens, level, 12)
+    assert torch.equal(gram, gram.T) and gram.diagonal() == pytest.approx(np.ones(12))
+    assert torch.linalg.eigvalsh(gram)[0].item() == pytest.approx(smallest, abs=1e-12)
+    assert np.linalg.matrix_rank(gram.numpy()) == {"circle": 2, "circles": 4}.get(tokens, 12 - (smallest == 0.0))
+
+
+@pytest.mark.parametrize("keys", module.KEYS)
+def test_token_ranks_of_two_tokens(keys):
+    row = module.token_ranks("simplex", 0.6, 2, keys, 4000, 0)
+    assert row["smallest_eigenvalue"] == pytest.approx(0.4)
+    exact = 1 + math.acos(-0.6) / math.pi
+    assert abs(row["rank_mean"] - exact) < 4.9 * row["rank_standard_error"] < 0.04
 
 
 # Gram matrices
@@ -132,6 +154,9 @@ def test_real_tokens_of_digits_are_those_of_the_vision_chapter():
 @pytest.mark.parametrize(
     ("call", "name"),
     [
+        (lambda: module.leveled_gram("circle", 0.5, 8), "level"),
+        (lambda: module.leveled_gram("lattice", 0.5, 8), "tokens"),
+        (lambda: module.token_ranks("simplex", 0.5, 8, "none", 10, 0), "keys"),
         (lambda: module.perturbed_gram("simplex", 10, 0.2, generator=seeded()), "epsilon"),
         (lambda: module.perturbed_gram("lattice", 10, 0.2, generator=seeded()), "structure"),
         (lambda: module.perturbed_gram("common", 1, 0.2, generator=seeded()), "n"),

@@ -271,7 +271,7 @@ def test_layer_encoders_refuses_bad_input(change):
         encoders.layer_encoders(**(ENCODER | change))
 
 
-# The proposition of chapter 06: rank at most the number of distinct tokens, and reached at every head dimension
+# The proposition of chapter layer_tables: rank at most the number of distinct tokens, and reached at every head dimension
 
 @given(counts=st.lists(st.integers(1, 5), min_size=2, max_size=5), seed=st.integers(0, 99))
 @settings(deadline=None)

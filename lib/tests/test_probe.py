@@ -47,7 +47,9 @@ def self_attention(layer: nn.TransformerEncoderLayer, x: np.ndarray, hidden: np.
         scores = np.where(hidden, -np.inf, scores)
     a = softmax(scores)
     mixed = (a @ v).transpose(0, 2, 1, 3).reshape(x.shape)
-    norm = lambda y, i: F.layer_norm(torch.from_numpy(y), (width,), *(torch.from_numpy(p[f"norm{i}.{w}"]) for w in ("weight", "bias"))).numpy()  # noqa: E731, E501
+    norm = lambda y, i: F.layer_norm(
+        torch.from_numpy(y), (width,), *(torch.from_numpy(p[f"norm{i}.{w}"]) for w in ("weight", "bias"))
+    ).numpy()  # noqa: E731, E501
     y = norm(x + mixed @ p["self_attn.out_proj.weight"].T + p["self_attn.out_proj.bias"], 1)
     inner = np.maximum(y @ p["linear1.weight"].T + p["linear1.bias"], 0)
     return torch.from_numpy(a), norm(y + inner @ p["linear2.weight"].T + p["linear2.bias"], 2)
@@ -169,7 +171,9 @@ def test_attention_written_out(form):
 
 
 def test_grouped_keys_without_repetition():
-    model = Written(lambda q, k, v: F.scaled_dot_product_attention(q, k[:, ::2], v[:, ::2], is_causal=True, enable_gqa=True), 4)
+    model = Written(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k[:, ::2], v[:, ::2], is_causal=True, enable_gqa=True), 4
+    )
     frame = probe(model, draw(2, 6, 8), tol=TOL, per_sample=True)
     repeated = Written(lambda q, k, v: F.scaled_dot_product_attention(
         q, k[:, ::2].repeat_interleave(2, 1), v[:, ::2].repeat_interleave(2, 1), is_causal=True), 4)  # fmt: skip
@@ -224,7 +228,7 @@ REFUSED = {
 @pytest.mark.parametrize("what", REFUSED)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_what_cannot_be_seen_is_refused_by_name(what):
-    import torch.nn.attention.flex_attention
+    import torch.nn.attention.flex_attention  # noqa: F401
 
     with pytest.raises(ValueError) as error:
         probe(REFUSED[what], draw(2, 6, 8))
@@ -373,7 +377,9 @@ def test_the_function_and_the_command_have_one_name():
     from attnrank.probe import RANKS
 
     assert probe is attnrank.probe is p and callable(probe) and "hardmax" in RANKS
-    help_text = subprocess.run([sys.executable, "-m", "attnrank.probe", "--help"], check=True, capture_output=True, text=True)
+    help_text = subprocess.run(
+        [sys.executable, "-m", "attnrank.probe", "--help"], check=True, capture_output=True, text=True
+    )
     assert "--images FOLDER" in help_text.stdout and not help_text.stderr
 
 
@@ -396,3 +402,10 @@ def work():
 """
     extra = extra_memory(code)
     assert math.isnan(extra) or extra < 6000**2  # a byte an entry: less than a mask of 6,000 x 6,000
+
+
+def test_the_cost_of_a_rank_is_measured_in_forward_passes():
+    from attnrank.benchmarks import probing
+
+    costs = probing.costs(16, ("hardmax", "stable"), rounds=1)
+    assert set(costs) == {"hardmax", "stable"} and all(cost > 0 for cost in costs.values())

@@ -126,7 +126,9 @@ def test_padding_leaves_queries_and_keys(kind, side, unseen):
     if side == "right" and unseen == "everything":
         return  # a padded key would be seen
     padded = torch.arange(9) < 3 if side == "left" else torch.arange(9) >= 6
-    full = {"none": torch.ones(9, 9, dtype=torch.bool), "causal": window(9, 9, 9, 0), "window": window(9, 9, 2, 0)}[kind]
+    full = {"none": torch.ones(9, 9, dtype=torch.bool), "causal": window(9, 9, 9, 0), "window": window(9, 9, 2, 0)}[
+        kind
+    ]
     found = read(hide(full, padded, unseen=unseen))
     assert found.kind == kind and found.padded and (found.n, found.m) == (6, 6)
     assert torch.equal(found.queries, ~padded) and torch.equal(found.keys, ~padded)

@@ -1,4 +1,4 @@
-"""The bounds of chapters 02 to 04 at random settings, each with a negative control that violates a hypothesis.
+"""The bounds at random settings, each with a negative control that violates a hypothesis.
 
 Tokens and weights are drawn as the theorems have them, and ranks counted. The test is the empirical Bernstein bound of
 Maurer and Pontil (2009), which holds for every sample size and needs no normal approximation: over all settings of this

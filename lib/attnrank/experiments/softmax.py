@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-import mpmath
 import numpy as np
 import torch
 
+from attnrank._optional import optional
 from attnrank.experiments.experiment import Experiment, Rounding
 from attnrank.experiments.shared.heads import (
     MEDIUM,
@@ -18,6 +19,12 @@ from attnrank.experiments.shared.statistics import summary
 from attnrank.ranks import singular_values, stable_rank
 from attnrank.scores import attention
 from attnrank.sweep import Setting, grid
+
+if TYPE_CHECKING:
+    import mpmath
+else:
+    mpmath = optional("mpmath", "book")
+
 
 LENGTH_TOLERANCES = (0.05, 0.1, 0.2, 0.4)
 TOLERANCES = (1e-12, 1e-6, 1e-4, 1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 0.5, 0.7)

@@ -12,6 +12,6 @@ The package ``attnrank`` shows the function under the name of this module: ``att
 module by its file. Nobody but the package's own commands and tests needs the module as such.
 """
 
-from attnrank.probe._probe import RANKS, probe
+from attnrank.probe._probe import RANKS, attentions, probe
 
-__all__ = ["RANKS", "probe"]
+__all__ = ["RANKS", "attentions", "probe"]

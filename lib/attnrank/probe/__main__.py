@@ -78,7 +78,9 @@ def draw(frame: pd.DataFrame, path: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m attnrank.probe", description=__doc__.split(":", 1)[1].strip())
-    parser.add_argument("model", help="name on the hub, such as gpt2, or a folder with config.json and model.safetensors")
+    parser.add_argument(
+        "model", help="name on the hub, such as gpt2, or a folder with config.json and model.safetensors"
+    )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--text", type=Path, metavar="FILE", help="text to read, cut into stretches of --length tokens")
     source.add_argument("--images", type=Path, metavar="FOLDER", help="images to look at")

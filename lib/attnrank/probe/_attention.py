@@ -64,7 +64,9 @@ def four(x: Tensor, heads: int) -> Tensor:
     return x.flatten(0, -4) if x.ndim > 4 else x
 
 
-def from_softmax(scores: Tensor, product: tuple[Tensor, Tensor], v: Tensor, output: Tensor, heads: int, **others) -> Attention:
+def from_softmax(
+    scores: Tensor, product: tuple[Tensor, Tensor], v: Tensor, output: Tensor, heads: int, **others
+) -> Attention:
     """An attention that a model wrote out: the input of its softmax, and the factors of the product before."""
     q, k, v, output, scores = (four(x.detach(), heads) for x in (*product, v, output, scores))
     sink = None

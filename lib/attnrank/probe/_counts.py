@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from attnrank.ranks._exact import sign_of_difference
+from attnrank.ranks._hardmax.undecided import best_of_pairs
 
 #: Scores held at once, in float64.
 BLOCK = 1 << 20
@@ -45,17 +45,9 @@ def masked_ranks(q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
 
 
 def _resolved(q: Tensor, k: Tensor, close: Tensor) -> Tensor:
-    """The first best key among the close ones, by exact comparison."""
-    row, key = close.nonzero().unbind(1)
-    first = torch.searchsorted(row, torch.arange(len(q), device=q.device))
-    count = close.sum(-1)
-    best = key[first]
-    for turn in range(1, int(count.max())):
-        active = (count > turn).nonzero().squeeze(-1)
-        other = key[first[active] + turn]
-        better = sign_of_difference(q[active], k[other], k[best[active]]) > 0
-        best[active] = torch.where(better, other, best[active])
-    return best
+    """The first best key among the close ones, in exact arithmetic."""
+    which, keys = close.nonzero().unbind(1)
+    return best_of_pairs(q, k[None], torch.zeros(len(q), dtype=torch.int64, device=q.device), which, keys)
 
 
 def distinct_argmax(scores: Iterator[Tensor], g: int, m: int, device: torch.device) -> Tensor:

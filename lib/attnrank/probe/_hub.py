@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import torch
@@ -10,8 +11,10 @@ from torch import nn
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 
 
-def load(name: str, *, revision: str | None = None, seed: int | None = None) -> nn.Module:
+def load(name: str, *, revision: str | None = None, seed: int | None = None, local: bool = False) -> nn.Module:
     """The model without a task's head, in its own precision; with ``seed`` the same architecture with random weights.
+
+    With ``local`` the network is not asked.
 
     Raises
     ------
@@ -19,13 +22,13 @@ def load(name: str, *, revision: str | None = None, seed: int | None = None) -> 
     """
     tf = _transformers()
     try:
-        config = tf.AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
+        options = {"revision": revision, "trust_remote_code": False, "local_files_only": local}
+        config = tf.AutoConfig.from_pretrained(name, **options)
         if seed is not None:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
                 return _from(lambda how: tf.AutoModel.from_config(config, trust_remote_code=False, **how))
-        options = {"revision": revision, "trust_remote_code": False, "use_safetensors": True}
-        return _from(lambda how: tf.AutoModel.from_pretrained(name, **options, **how))
+        return _from(lambda how: tf.AutoModel.from_pretrained(name, use_safetensors=True, **options, **how))
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(f"{name} cannot be loaded: {error}") from error
 
@@ -39,7 +42,9 @@ def _from(build) -> nn.Module:
         return build({"attn_implementation": "eager"})
 
 
-def text_batches(name: str, model: nn.Module, file: Path, *, length: int, samples: int, revision: str | None = None) -> list[dict]:
+def text_batches(
+    name: str, model: nn.Module, file: Path, *, length: int, samples: int, revision: str | None = None
+) -> list[dict]:
     """The first ``samples`` stretches of ``length`` tokens of a text, a batch each; one shorter stretch where it is short."""
     tf = _transformers()
     tokenizer = tf.AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
@@ -74,6 +79,14 @@ def image_batches(name: str, folder: Path, *, samples: int, revision: str | None
             pixels = processor(images=[image.convert("RGB")], return_tensors="pt")["pixel_values"]
         batches.append({"pixel_values": pixels})
     return batches
+
+
+def reachable() -> bool:
+    """Whether the hub has an address here: without a network its client would try again for half a minute."""
+    try:
+        return bool(socket.getaddrinfo("huggingface.co", 443))
+    except OSError:
+        return False
 
 
 def part_for(model: nn.Module, kind: str) -> nn.Module:

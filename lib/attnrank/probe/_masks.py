@@ -90,7 +90,9 @@ def structure(mask: Mask, sample: int, head: int, *, crosses: bool, device: torc
         kind = "causal" if mask.causal and n > 1 else "none"
         if mask.causal and n == 1 < m:  # aligned with the first key
             return Structure(None, torch.arange(m, device=device) == 0, 1, 1, "none", None)
-        return Structure(None, None, n, m, kind, None if kind == "none" or n == m else _uniform(mask, sample, head, device))
+        return Structure(
+            None, None, n, m, kind, None if kind == "none" or n == m else _uniform(mask, sample, head, device)
+        )
     queries, keys = _unpadded(mask, sample, head, crosses, device)
     kept = Mask(int(queries.sum()), int(keys.sum()), visible=mask.visible)
     if kept.n == 0 or kept.m == 0:
@@ -99,9 +101,15 @@ def structure(mask: Mask, sample: int, head: int, *, crosses: bool, device: torc
     if padded:
         kept = Mask(kept.n, kept.m, visible=mask.rows(sample, head, 0, n, device)[queries][:, keys][None, None])
     kind = _kind(kept, sample, head, device)
-    uniform = _uniform(kept, sample, head, device) if kind not in ("none", "causal") or kind == "causal" and kept.n != kept.m else None
+    uniform = (
+        _uniform(kept, sample, head, device)
+        if kind not in ("none", "causal") or kind == "causal" and kept.n != kept.m
+        else None
+    )
     beyond = kind == "window" and kept.n == n < m  # keys that a cache has and no window reaches are no padding
-    return Structure(queries if padded else None, keys if padded else None, kept.n, kept.m, kind, uniform, padded and not beyond)
+    return Structure(
+        queries if padded else None, keys if padded else None, kept.n, kept.m, kind, uniform, padded and not beyond
+    )
 
 
 def _unpadded(mask: Mask, sample: int, head: int, crosses: bool, device: torch.device) -> tuple[Tensor, Tensor]:

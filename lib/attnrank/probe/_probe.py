@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -108,7 +108,9 @@ def probe(
             rows += [row | {"sample": row["sample"] + first} for row in _run(model, given, wanted, tol, choice)]
             bar.update()
     if ranks is None and any(max(row["n"], row["m"]) > LONG for row in rows):
-        warnings.warn(f"spectra of layers with more than {LONG} tokens are left out; ranks={RANKS} computes them", stacklevel=2)
+        warnings.warn(
+            f"spectra of layers with more than {LONG} tokens are left out; ranks={RANKS} computes them", stacklevel=2
+        )
     return _frame(rows, per_sample)
 
 
@@ -126,7 +128,9 @@ class _Choice:
         self.late = layers is not None and any(isinstance(x, int) and x < 0 for x in layers)
 
     def named(self, name: str) -> bool:
-        return self.layers is None or any(isinstance(x, str) and (x == name or fnmatchcase(name, x)) for x in self.layers)
+        return self.layers is None or any(
+            isinstance(x, str) and (x == name or fnmatchcase(name, x)) for x in self.layers
+        )
 
     def takes(self, name: str, place: int, total: int | None) -> bool:
         if self.named(name) or place in self.layers:
@@ -135,35 +139,62 @@ class _Choice:
 
     def check(self, seen: list[str]) -> None:
         for x in self.layers or ():
-            if not (any(x == n or fnmatchcase(n, x) for n in seen) if isinstance(x, str) else -len(seen) <= x < len(seen)):
+            if not (
+                any(x == n or fnmatchcase(n, x) for n in seen) if isinstance(x, str) else -len(seen) <= x < len(seen)
+            ):
                 raise ValueError(f"layers has no match for {x!r}; the model attends in {', '.join(seen)}")
+
+
+def attentions(model: nn.Module, batch: Tensor | tuple | Mapping) -> list[Attention]:
+    """The attentions of a model on one batch, in the order in which they run: queries, keys, values, masks of each.
+
+    What the probe measures, for measurements that it does not have. Memory grows with the number of layers, and not with
+    n x n where the model attends by ``scaled_dot_product_attention``.
+
+    Raises
+    ------
+    ValueError : as :func:`probe`.
+    """
+    _check_model(model)
+    found: list[Attention] = []
+    _visit(model, _batches(batch)[0], _Choice(None), lambda attention, place: found.append(attention))
+    return found
 
 
 def _run(model: nn.Module, batch: object, wanted: frozenset[str] | None, tol: float, choice: _Choice) -> list[dict]:
     """Rows of one batch: a row for each layer, sample and head."""
+    found: dict[int, list[dict]] = {}
+
+    def take(attention: Attention, place: int) -> None:
+        if choice.takes(attention.layer, place, None):
+            found[place] = _rows(attention, wanted, tol)
+
+    seen = _visit(model, batch, choice, take)
+    choice.check(seen)
+    return [row for place, rows in found.items() if choice.takes(seen[place], place, len(seen)) for row in rows]
+
+
+def _visit(model: nn.Module, batch: object, choice: _Choice, take: Callable[[Attention, int], None]) -> list[str]:
+    """Run the model and call ``take(attention, place)`` as each attention runs; returns the names of all."""
     followed = Layers(model)
     seen: list[str] = []
-    found: dict[int, list[dict]] = {}
 
     def refuse(layer: str, what: str) -> None:
         if choice.named(layer):
             raise ValueError(f"layer {layer}: {what}. To measure the other layers, choose them with layers=")
 
-    def take(attention: Attention) -> None:
+    def found(attention: Attention) -> None:
         seen.append(attention.layer)
-        if choice.takes(attention.layer, len(seen) - 1, None):
-            found[len(seen) - 1] = _rows(attention, wanted, tol)
+        take(attention, len(seen) - 1)
 
     args, kwargs = ((), own(batch)) if isinstance(batch, Mapping) else (own(batch), {})
-    watch = Watch(followed, take, refuse, _leading(batch))
+    watch = Watch(followed, found, refuse, _leading(batch))
     with untouched(model), followed.followed(refuse), watch:
         model(*args, **kwargs)
     watch.finish()
     if not seen:
         raise ValueError(f"model {type(model).__name__} ran, and no attention was seen in it")
-    choice.check(seen)
-    kept = [rows for place, rows in found.items() if choice.takes(seen[place], place, len(seen))]
-    return [row for rows in kept for row in rows]
+    return seen
 
 
 def _rows(attention: Attention, wanted: frozenset[str] | None, tol: float) -> list[dict]:
@@ -224,10 +255,14 @@ def _batches(batch: object) -> list:
     elif isinstance(batch, Iterable) and not isinstance(batch, (str, bytes)):
         given = list(batch)
     else:
-        raise ValueError(f"batch must be a tensor, a tuple, a mapping or an iterable of these, got {type(batch).__name__}")
+        raise ValueError(
+            f"batch must be a tensor, a tuple, a mapping or an iterable of these, got {type(batch).__name__}"
+        )
     if not given:
         raise ValueError("batch must not be empty")
-    return [one if isinstance(one, Mapping) else tuple(one) if isinstance(one, (tuple, list)) else (one,) for one in given]
+    return [
+        one if isinstance(one, Mapping) else tuple(one) if isinstance(one, (tuple, list)) else (one,) for one in given
+    ]
 
 
 def _leading(batch: object) -> int | None:
@@ -251,4 +286,6 @@ def _check_model(model: object) -> None:
         raise ValueError("model is wrapped in DataParallel, whose threads the probe cannot see: pass model.module")
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
-            raise ValueError(f"model has TorchScript in {name or 'itself'}, which the probe cannot see into: pass the original module")
+            raise ValueError(
+                f"model has TorchScript in {name or 'itself'}, which the probe cannot see into: pass the original module"
+            )

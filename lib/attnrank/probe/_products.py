@@ -21,9 +21,7 @@ def factors(name: str, args: tuple, kwargs: dict) -> tuple[object, object]:
         operands = args[1] if len(args) == 2 and isinstance(args[1], (list, tuple)) else args[1:]
         return tuple(operands) if len(operands) == 2 else (None, None)
     first, names = FACTORS[name]
-    return tuple(
-        args[first + i] if len(args) > first + i else kwargs.get(names[i]) for i in range(2)
-    )
+    return tuple(args[first + i] if len(args) > first + i else kwargs.get(names[i]) for i in range(2))
 
 
 def queries_keys(name: str, args: tuple, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor] | None:

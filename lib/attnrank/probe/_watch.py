@@ -48,7 +48,9 @@ class Watch(TorchFunctionMode):
     followed through operations that keep the shape of the scores.
     """
 
-    def __init__(self, layers: Layers, found: Callable[[Attention], None], refuse: Callable[[str, str], None], batch: int | None):
+    def __init__(
+        self, layers: Layers, found: Callable[[Attention], None], refuse: Callable[[str, str], None], batch: int | None
+    ):
         super().__init__()
         self._layers, self._found, self._refuse, self._batch = layers, found, refuse, batch
         self._products = WeakTensorKeyDictionary()
@@ -196,7 +198,9 @@ class Watch(TorchFunctionMode):
         q, k = softmax.product
         if scores.ndim == q.ndim:
             heads = self._number_of_heads(scores)
-            q, k = (x if x.ndim != 3 or x.shape[0] == scores.shape[0] else x.expand(scores.shape[0], -1, -1) for x in (q, k))
+            q, k = (
+                x if x.ndim != 3 or x.shape[0] == scores.shape[0] else x.expand(scores.shape[0], -1, -1) for x in (q, k)
+            )
         else:
             heads = self._number_of_heads(q) if q.ndim == 3 else scores.shape[-3]
         v, output = values
@@ -255,4 +259,8 @@ def _weight_like(x: Tensor) -> bool:
 
 
 def _qualified(func: object, name: str) -> str:
-    return str(func) if hasattr(func, "overloads") or hasattr(func, "_schema") else f"{getattr(func, '__module__', None) or 'torch'}.{name}"
+    return (
+        str(func)
+        if hasattr(func, "overloads") or hasattr(func, "_schema")
+        else f"{getattr(func, '__module__', None) or 'torch'}.{name}"
+    )

@@ -24,6 +24,7 @@ from attnrank.report.figures import (
     setup,
 )
 from attnrank.report.heads import draw_heads, heads_figure_size
+from attnrank.report.joins import join
 from attnrank.report.margins import bernstein_margin, student_margin
 from attnrank.report.tables import Table, table
 
@@ -45,6 +46,7 @@ __all__ = [
     "draw_ceiling",
     "draw_heads",
     "heads_figure_size",
+    "join",
     "label_line",
     "powerless",
     "read_ledger",

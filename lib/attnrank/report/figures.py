@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import matplotlib as mpl
+from typing import TYPE_CHECKING
+
 import numpy as np
-import seaborn as sns
 import torch
-from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
 from attnrank import _check
+from attnrank._optional import optional
+
+if TYPE_CHECKING:
+    import matplotlib as mpl
+    import seaborn as sns
+    from matplotlib.axes import Axes
+else:
+    mpl, sns = optional("matplotlib", "book"), optional("seaborn", "book")
 
 #: For unordered curves: told apart without colour vision, on light and on inverted ground.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#AA3377", "#B8860B", "#555555")

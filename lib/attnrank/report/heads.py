@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pandas as pd
-import seaborn as sns
-from matplotlib.axes import Axes
+
+from attnrank._optional import optional
+
+if TYPE_CHECKING:
+    import seaborn as sns
+    from matplotlib.axes import Axes
+else:
+    sns = optional("seaborn", "book")
 
 #: Squares of a picture in inches, and the room for labels.
 SQUARE, ROOM = 0.24, 1.6

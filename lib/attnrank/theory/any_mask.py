@@ -35,9 +35,9 @@ def mask_bound(p: float, n: int, *, keys: int | None = None, uncapped: int = 0) 
 
     Source: chapter masks, the theorem on any mask.
     """
-    p, n = _check.real("p", p, above=0.0, maximum=1.0), _check.integer("n", n, minimum=1)
-    m = n if keys is None else _check.integer("keys", keys, minimum=1)
-    uncapped = _check.integer("uncapped", uncapped, minimum=0)
+    p, n = _check.real("p", p, above=0.0, maximum=1.0), _check.whole("n", n, minimum=1)
+    m = n if keys is None else _check.whole("keys", keys, minimum=1)
+    uncapped = _check.whole("uncapped", uncapped, minimum=0)
     if uncapped > n:
         raise ValueError(f"uncapped must be at most n = {n}, got {uncapped}")
     if uncapped < n and p * m < 1.0 - 1e-12:

@@ -75,7 +75,7 @@ def smallest_eigenvalue_bound(n: int, smallest: float) -> float:
 
     Source: chapter almost_orthonormal, the theorem of the smallest eigenvalue.
     """
-    n = _check.integer("n", n, minimum=1)
+    n = _check.whole("n", n, minimum=1)
     mu = 1.0 - _check.real("smallest", smallest, minimum=0.0, maximum=1.0)
     if n == 1 or mu == 1.0:
         return float(n)
@@ -113,7 +113,7 @@ def effective_queries_bound(n: int, smallest: float) -> float:
     Source: chapter almost_orthonormal, the theorem of effective queries; reverse Hoelder inequality of Chen, Dafnis and
     Paouris (2015).
     """
-    n = _check.integer("n", n, minimum=1)
+    n = _check.whole("n", n, minimum=1)
     smallest = _check.real("smallest", smallest, minimum=0.0, maximum=1.0)
     if n == 1 or smallest == 0.0:
         return float(n)

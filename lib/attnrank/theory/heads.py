@@ -37,7 +37,7 @@ def multihead_limit(n: int, heads: int, d_h: float | None = None) -> float:
 
     Source: chapter heads_and_weights, several heads.
     """
-    n, heads = _check.integer("n", n, minimum=1), _check.integer("heads", heads, minimum=1)
+    n, heads = _check.whole("n", n, minimum=1), _check.whole("heads", heads, minimum=1)
     if n == 1:
         return 1.0
     if d_h is None:
@@ -53,7 +53,7 @@ def two_head_deficit(n: int) -> float:
 
     Source: chapter heads_and_weights, several heads.
     """
-    n = _check.integer("n", n, minimum=1)
+    n = _check.whole("n", n, minimum=1)
     k = np.arange(1, n // 2 + 1)
     log_falling = special.gammaln(n + 1) - special.gammaln(n - k + 1)
     log_edges = special.gammaln(n + 1) - special.gammaln(n - 2 * k + 1)
@@ -67,6 +67,6 @@ def tied_bound(n: int, d_h: int) -> float:
 
     Source: chapter heads_and_weights, tied weights.
     """
-    n, d_h = _check.integer("n", n, minimum=1), _check.integer("d_h", d_h, minimum=1)
+    n, d_h = _check.whole("n", n, minimum=1), _check.whole("d_h", d_h, minimum=1)
     r, weight = panels(stats.chi.ppf(1e-14, d_h), stats.chi.isf(1e-14, d_h), 4000)
     return n * float(np.sum(weight * stats.chi.pdf(r, d_h) * np.exp((n - 1) * special.log_ndtr(r))))

@@ -17,7 +17,7 @@ def causal_isotropic_bound(n: int) -> float:
 
     Source: chapter masks, the causal theorem for random keys.
     """
-    n = _check.integer("n", n, minimum=1)
+    n = _check.whole("n", n, minimum=1)
     excess = 0.0
     for i in range(1, n + 1):
         reach = 12 * math.isqrt(i) + 12
@@ -35,7 +35,7 @@ def window_limit(n: int, window: int, *, causal: bool) -> float:
 
     Source: chapter masks, sliding windows.
     """
-    n, window = _check.integer("n", n, minimum=1), _check.integer("window", window, minimum=1)
+    n, window = _check.whole("n", n, minimum=1), _check.whole("window", window, minimum=1)
     position = np.arange(n)
     first = np.maximum(position - window + 1, 0)
     last = position if causal else np.minimum(position + window - 1, n - 1)

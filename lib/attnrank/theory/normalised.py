@@ -40,9 +40,9 @@ def normalised_second_moment(n: int, d_h: int) -> float:
     ------
     ValueError : n or d_h not an integer >= 2.
 
-    Source: chapter 05, normalised keys; Gilbert (1962) for the limit.
+    Source: chapter normalised_keys, normalised keys; Gilbert (1962) for the limit.
     """
-    n, d_h = _check.integer("n", n, minimum=2), _check.integer("d_h", d_h, minimum=2)
+    n, d_h = _check.whole("n", n, minimum=2), _check.whole("d_h", d_h, minimum=2)
     if n == 2:  # both cells are half-spheres
         return 1.0
     if d_h == 2:
@@ -77,9 +77,9 @@ def normalised_lower_bound(n: int, d_h: int) -> float:
     ------
     ValueError : n or d_h not an integer >= 2.
 
-    Source: chapter 05, the bound from below.
+    Source: chapter normalised_keys, the bound from below.
     """
-    n = _check.integer("n", n, minimum=2)
+    n = _check.whole("n", n, minimum=2)
     second = normalised_second_moment(n, d_h)
     return n / second * float(hit_probability(second / n, n))
 

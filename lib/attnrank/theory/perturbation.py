@@ -36,7 +36,7 @@ def perturbation_bound(n: int, d_h: int, frobenius: float, rho: float = 0.0) -> 
 
     Source: chapter almost_orthonormal, the remark on total variation.
     """
-    n, d_h = _check.integer("n", n, minimum=1), _check.integer("d_h", d_h, minimum=1)
+    n, d_h = _check.whole("n", n, minimum=1), _check.whole("d_h", d_h, minimum=1)
     frobenius = _check.real("frobenius", frobenius, minimum=0.0)
     rho = _check.real("rho", rho, minimum=0.0, maximum=math.nextafter(1.0, 0.0))
     return min(float(n), occupancy_bound(n) + n / 2 * math.sqrt(d_h) * frobenius / (1.0 - rho))
@@ -62,7 +62,7 @@ def small_cosine_bound(n: int, largest: float, total: float | None = None) -> fl
 
     Source: chapter almost_orthonormal, the theorem of small cosines.
     """
-    n = _check.integer("n", n, minimum=2)
+    n = _check.whole("n", n, minimum=2)
     largest = _check.real("largest", largest, minimum=0.0, maximum=0.5)
     most = n * (n - 1) * largest / 2
     total = most if total is None else _check.real("total", total, minimum=0.0, maximum=most * (1 + 1e-12))
@@ -83,6 +83,6 @@ def simplex_first_order(n: int) -> float:
 
     Source: chapter almost_orthonormal, the proposition on first order.
     """
-    n = _check.integer("n", n, minimum=2)
+    n = _check.whole("n", n, minimum=2)
     largest = integrate.quad(lambda x: x * n * stats.norm.pdf(x) * stats.norm.cdf(x) ** (n - 1), -8, 10)[0]
     return largest**2 * n / (2.0 * (n - 1)) * (1.0 - 1.0 / n) ** (n - 2)

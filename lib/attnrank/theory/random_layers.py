@@ -41,7 +41,7 @@ def random_layer_cosines(
 
     Source: chapter depth.
     """
-    n, depth, width = (_check.integer(name, value, minimum=1) for name, value in (("n", n), ("depth", depth), ("width", width)))
+    n, depth, width = (_check.whole(name, value, minimum=1) for name, value in (("n", n), ("depth", depth), ("width", width)))
     s, scale = _check.real("score_variance", score_variance, minimum=0.0), _check.real("scale", scale, above=0.0)
     if weight_variance is not None:
         weight_variance = _check.real("weight_variance", weight_variance, above=0.0)

@@ -28,7 +28,7 @@ def softmax_ratio(d_h: int, temperature: float) -> float:
 
     Source: chapter softmax, the theorem of the spectrum.
     """
-    d_h = _check.integer("d_h", d_h, minimum=1)
+    d_h = _check.whole("d_h", d_h, minimum=1)
     square = _check.real("temperature", temperature, above=0.0) ** 2 * d_h
     if square <= 2.0:
         return 1.0
@@ -47,7 +47,7 @@ def softmax_singular_values(d_h: int, temperature: float, levels: int) -> tuple[
     w = softmax_ratio(d_h, temperature)
     if w == 1.0:
         raise ValueError(f"temperature must be above sqrt(2 / d_h) = {math.sqrt(2.0 / d_h):.4g}, got {temperature!r}")
-    k = np.arange(_check.integer("levels", levels, minimum=1))
+    k = np.arange(_check.whole("levels", levels, minimum=1))
     return np.exp(d_h / 4.0 * math.log1p(w**2) + k / 2.0 * math.log(w)), [math.comb(int(i) + d_h - 1, int(i)) for i in k]
 
 

@@ -40,7 +40,7 @@ def token_geometry_rank(n: int, d_h: float, directions: float, common_share: flo
 
     Source: chapter vit_initialisation.
     """
-    n = _check.integer("n", n, minimum=2)
+    n = _check.whole("n", n, minimum=2)
     rho = _check.real("common_share", common_share, minimum=0.0, maximum=1.0)
     inverse = 0.0
     for name, value in (("d_h", d_h), ("directions", directions)):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 #: For each precision the unit roundoff, the smallest normal number, and the exponents beyond which nothing is scaled.
 _FORMATS = {torch.float32: (2.0**-24, 2.0**-126, 100), torch.float64: (2.0**-53, 2.0**-1022, 1000)}
+
+
+#: Added to norms for every coordinate, where squares underflow.
+FLOOR = 2.0**-60
 
 
 def power_of_two(largest: Tensor) -> Tensor:
@@ -19,48 +22,9 @@ def power_of_two(largest: Tensor) -> Tensor:
     return torch.frexp(largest).mantissa / largest
 
 
-def scaled_queries(q: Tensor) -> Tensor:
-    """Queries in float32, each times a power of two: that changes no argmax, and squares stay in range."""
-    q = _working(q)
-    return (q * power_of_two(q.abs().amax(-1, keepdim=True))).float()
-
-
-@dataclass
-class Frame:
-    """What keys are measured in and from: a power of two (batch, 1, 1), and a centre in that unit (batch, 1, d_h).
-
-    Subtracting one vector from all keys changes no argmax, and makes rounding errors relative to their differences.
-    """
-
-    scale: Tensor
-    centre: Tensor
-
-    @classmethod
-    def of(cls, k: Tensor) -> Frame:
-        """A frame for keys (..., m, d_h). A coordinate that all keys share is exactly that of the centre."""
-        low, high, mean = (_working(f(k, -2, keepdim=True)) for f in (torch.amin, torch.amax, torch.mean))
-        largest = torch.maximum(high, -low).amax(-1, keepdim=True)
-        scale = power_of_two(largest)
-        return cls(scale, mean.nan_to_num(0.0).clamp(low, high) * scale)
-
-    def __call__(self, k: Tensor) -> Tensor:
-        """Keys (batch, any, d_h) in this frame, in float32."""
-        return (_working(k) * self.scale - self.centre).float()
-
-
-def _working(x: Tensor) -> Tensor:
-    """Half precision converted to float32, without error."""
-    return x if x.dtype == torch.float64 else x.float()
-
-
 def norms(x: Tensor) -> Tensor:
-    """Euclidean norms of the rows of ``x`` in float32, with a floor where squares underflow."""
-    return torch.linalg.vector_norm(x, dim=-1) + math.sqrt(x.shape[-1]) * 2.0**-60
-
-
-def zero_rows(x: Tensor) -> Tensor:
-    """Where all numbers of a row of ``x`` (..., rows, d_h) are zero: bool (..., rows)."""
-    return ~x.any(-1)
+    """Euclidean norms of the rows of ``x`` in float32, with a floor."""
+    return torch.linalg.vector_norm(x, dim=-1) + math.sqrt(x.shape[-1]) * FLOOR
 
 
 def score_error(d_h: int, query_norms: Tensor, key_norms: Tensor) -> Tensor:
@@ -97,7 +61,7 @@ def sum_error(d_h: int, sizes: Tensor) -> Tensor:
     """Bound of the error of a float64 sum of d_h products of rounded differences; ``sizes`` sums their sizes."""
     unit, tiny, _ = _FORMATS[torch.float64]
     relative = _growth(d_h, unit)
-    return relative * (1 + relative) ** 3 * sizes + 2.0**20 * d_h * tiny
+    return relative * (1 + relative) ** 3 * sizes + 4 * d_h * tiny
 
 
 def _growth(d_h: int, unit: float) -> float:

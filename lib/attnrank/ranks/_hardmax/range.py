@@ -13,16 +13,17 @@ from attnrank import _check
 _TILE = 1024
 
 
-def check_range(q: Tensor, k: Tensor, precision: torch.dtype, causal: bool) -> tuple[float, float]:
-    """The largest sizes in ``q`` (..., n, d_h) and ``k`` (..., m, d_h).
+def check_range(q: Tensor, k: Tensor, causal: bool) -> None:
+    """Raises ValueError for NaN, infinite numbers, and scores that overflow: ``q`` (..., n, d_h), ``k`` (..., m, d_h).
 
-    Raises ValueError for NaN, infinite numbers, and scores that overflow. A score overflows when its positive terms,
-    added up in ``precision``, exceed the largest number there is. Scores that a causal mask hides may overflow.
+    A score overflows when its positive terms, added up, exceed the largest number of float64, for float64 input, or of
+    float32. Scores that a causal mask hides may overflow.
     """
+    precision = torch.float64 if q.dtype == torch.float64 else torch.float32
     most = torch.finfo(precision).max / (1.01 * q.shape[-1])
     largest_q, largest_k = _largest("q", q), _largest("k", k)
     if largest_q * largest_k < most:
-        return largest_q, largest_k
+        return
     q, k = (x.reshape(-1, *x.shape[-2:]).to(precision) for x in (q, k))
     for queries, keys in zip(q, k, strict=True):
         rows = (queries.abs().amax(-1).double() * largest_k >= most).nonzero().flatten()
@@ -33,7 +34,6 @@ def check_range(q: Tensor, k: Tensor, precision: torch.dtype, causal: bool) -> t
                     raise ValueError(
                         f"q and k must have finite scores: q k^T overflows {precision}; rescale or use float64"
                     )
-    return largest_q, largest_k
 
 
 def _largest(name: str, x: Tensor) -> float:
