@@ -28,14 +28,14 @@ def test_normalised_heads_are_the_smallest_within_the_gap(gap):
 
 
 def test_causal_heads_are_the_smallest_that_the_bound_admits():
-    n, gap = 12, 0.15
+    n, gap = 12, 0.1
     d_h = growth.sizing(n, "causal", gap)["d_h"]
     distance = [theory.causal_limit(n) - theory.causal_head_dim_bound(n, d) for d in (d_h - 1, d_h)]
     assert distance[0] > gap * n >= distance[1]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "name"), [((2, "gaussian", 0.1), "n"), ((64, "tied", 0.1), "heads"), ((64, "causal", 0.0), "gap")]
+    ("arguments", "name"), [((2, "gaussian", 0.1), "n"), ((64, "tied", 0.1), "kind"), ((64, "causal", 0.0), "gap")]
 )
 def test_bad_settings_are_refused_by_name(arguments, name):
     with pytest.raises(ValueError, match=f"^{name} "):

@@ -61,18 +61,18 @@ def saturation(n: int, rule: str, level: float) -> Setting:
 SIZED = ("gaussian", "causal", "normalised")
 
 
-def sizing(n: int, heads: str, gap: float) -> Setting:
-    """Smallest head dimension of ``SIZED`` heads whose bound on the mean rank is within ``gap * n`` of its limit.
+def sizing(n: int, kind: str, gap: float) -> Setting:
+    """Smallest head dimension at which a bound on the mean rank of one ``kind`` of head is within gap n of its limit.
 
     For "gaussian" and "causal" the bound is from above: a smaller head is farther from the limit, whatever it measures.
     For "normalised" it is from below, and for d_h = 2 the mean rank itself: a head of this dimension is within the gap.
     """
     loss = {"gaussian": _gaussian_loss, "causal": _causal_loss, "normalised": _normalised_loss}[
-        _check.choice("heads", heads, SIZED)
+        _check.choice("kind", kind, SIZED)
     ]
     n, gap = _check.integer("n", n, minimum=3), _check.real("gap", gap, above=0.0)
     low, high = 0, 2**20  # too small, large enough
-    d_h = 4 if heads == "normalised" else math.ceil(theory.lognormal_variance(n, 1) / (8.0 * gap))
+    d_h = 4 if kind == "normalised" else math.ceil(theory.lognormal_variance(n, 1) / (8.0 * gap))
     while high - low > 1:
         d_h = min(max(d_h, low + 1), high - 1)
         found = loss(n, d_h)
@@ -159,8 +159,8 @@ EXPERIMENTS = {
     "sizing": Experiment(
         "How large must a head be for a given distance from the largest rank that it can have?",
         sizing,
-        quick=grid(n=[128, 1024], heads=["gaussian", "normalised"], gap=[0.1, 0.05]),
-        paper=grid(n=[2**octave for octave in range(7, 18)], heads=list(SIZED), gap=[0.1, 0.05, 0.01]),
+        quick=grid(n=[128, 1024], kind=["gaussian", "normalised"], gap=[0.1, 0.05]),
+        paper=grid(n=[2**octave for octave in range(7, 18)], kind=list(SIZED), gap=[0.1, 0.05, 0.01]),
         chapter="growth",
         repeats=Exact(),
     ),
