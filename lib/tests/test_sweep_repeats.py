@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -59,8 +60,10 @@ def test_a_statistical_table_compares_its_other_columns():
         assert repeats.difference(row, near | change, 50).startswith(next(iter(change)))
 
 
-@pytest.mark.parametrize("repeats", [Exact(), Rounding(1e-7, 1e-12), Statistical({"a": 0.5, "b": "e"}, rtol=1e-3)])
+@pytest.mark.parametrize("repeats", [Exact(), Rounding(1e-7, 1e-12), Statistical({"a": 0.5, "b": "e"}, rtol=1e-3),
+                                     Statistical({"a": 0.5}, ignored=("seconds",))])  # fmt: skip
 def test_declarations_are_read_back(repeats):
+    assert json.loads(json.dumps(to_record(repeats))) == to_record(repeats)
     assert from_record(to_record(repeats)) == repeats
 
 
