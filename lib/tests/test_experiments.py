@@ -24,7 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attnrank import data, experiments, sweep
 from attnrank.models import pretrained
-from attnrank.sweep import _values
+from attnrank.sweep import _provenance, _values
 from attnrank.data import SOURCES
 from attnrank.experiments import EXPERIMENTS, PROFILES, growth
 from attnrank.experiments.after_training import HUB
@@ -517,3 +517,14 @@ def test_graham_bound_is_reached():
 def test_schedule_refuses(seconds):
     with pytest.raises(ValueError, match="seconds must be a vector of times"):
         cost.schedule(seconds, 2)
+
+
+# What the tables say of themselves -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_table_names_the_code_that_made_it(name):
+    """Chapter, module, function, version and how its numbers repeat are those of its experiment: no stale pointer."""
+    experiment, record = EXPERIMENTS[name], sweep.provenance(name, folder=RESULTS)
+    declared = _provenance.declaration(experiment.function, experiment.chapter, experiment.version, experiment.repeats)
+    assert {field: record[field] for field in declared} == declared, f"run: python -m attnrank.sweep {name} --profile paper"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -67,8 +68,9 @@ def test_ignored_columns_are_not_compared():
 
 
 @pytest.mark.parametrize("repeats", [Exact(), Rounding(1e-7, 1e-12), Statistical({"a": 0.5, "b": "e"}, rtol=1e-3),
-                                     Statistical({"a": 0.5}, ignored=("seconds",))])
+                                     Statistical({"a": 0.5}, ignored=("seconds",))])  # fmt: skip
 def test_declarations_are_read_back(repeats):
+    assert json.loads(json.dumps(to_record(repeats))) == to_record(repeats)
     assert from_record(to_record(repeats)) == repeats
 
 
