@@ -24,7 +24,8 @@ def _squared(problem: Problem, beta: float, start: Blocks, tol: float, max_steps
         y = problem.y[:, output : output + 1]
         key = ("quadratic", output)
         if key not in problem.caches:
-            problem.caches[key] = Quadratic(problem, y, constant=0.5 * y.square().sum().item())
+            linear = problem.at_zero()[:, :, output].contiguous()
+            problem.caches[key] = Quadratic(problem, y, constant=0.5 * y.square().sum().item(), linear=linear)
         quadratic = problem.caches[key]
 
         def done(point: Point, sizes: Sizes, y: Tensor = y) -> bool:

@@ -37,10 +37,17 @@ class Point:
 class Quadratic:
     """One such program: weights H None (the identity), (samples,), or (samples, outputs, outputs); b (samples, outputs).
 
-    ``constant`` is added to every value. Groups are numbered token by token, each with all its outputs.
+    ``constant`` is added to every value. ``linear`` is ``correlate(b)``, where that is known already. Groups are numbered token by token, each with all its outputs.
     """
 
-    def __init__(self, problem: Problem, b: Tensor, weights: Tensor | None = None, constant: float = 0.0):
+    def __init__(
+        self,
+        problem: Problem,
+        b: Tensor,
+        weights: Tensor | None = None,
+        constant: float = 0.0,
+        linear: Tensor | None = None,
+    ):
         self.a, self.b, self.weights, self.constant = problem.a, b, weights, constant
         self.outputs = b.shape[1]
         self.kernels = problem.caches.setdefault("kernels", Kernels(self.a))
@@ -48,7 +55,7 @@ class Quadratic:
             self.gram = problem.caches.setdefault("gram", Gram(self.a, None, 1))
         else:
             self.gram = Gram(self.a, weights, self.outputs)
-        self.linear = self.correlate(b)
+        self.linear = self.correlate(b) if linear is None else linear
 
     def correlate(self, v: Float64[Tensor, "samples outputs"]) -> Float64[Tensor, "groups d"]:
         """a^T v for every group."""
