@@ -129,7 +129,7 @@ def _cvxpy(x: Tensor, y: Tensor, beta: float, loss: str, penalty: str, solver: s
             options = {"tol_gap_abs": tol, "tol_gap_rel": tol, "tol_feas": tol}
         else:
             options = {"eps_abs": tol, "eps_rel": tol, "max_iters": 50_000}
-        model.solve(solver=solver, **options)
+        model.solve(solver=solver, warm_start=False, **options)  # a second run is as cold as the first
         found = np.stack([block.value for block in z])
         return torch.from_numpy(found if y.ndim == 2 else found[:, :, 0]), model.solver_stats.solve_time
 
