@@ -148,6 +148,22 @@ def test_difficult_designs(options, shape):
             assert solution.relative_gap <= (1e-7 if "penalty" in options else 1e-9)
 
 
+@pytest.mark.parametrize("seed", [5, 7, 13, 60, 131, 134, 217, 297, 308])
+def test_correlated_tokens(seed):
+    """Common factors make Newton's step for the secular equations go uphill (308), and predictions cancel (131, 297)."""
+    r = np.random.default_rng(seed)
+    samples, n, d = r.integers(5, 120), r.integers(2, 30), r.integers(1, 12)
+    x = r.standard_normal((samples, n, d)) * 10 ** r.uniform(-2, 0)
+    x += r.standard_normal((samples, 1, 1)) * r.standard_normal((n, d))
+    x += 3 * r.uniform() * r.random((samples, n, 1)) * r.standard_normal((n, d))
+    x = tensor(np.abs(x) if seed % 3 == 0 else x)
+    y = tensor(np.sign(r.standard_normal(samples)) if seed % 2 else r.standard_normal(samples))
+    options = {} if seed % 5 else {"loss": "cross_entropy"}
+    y = (y > 0).double() if options else y
+    beta = 10 ** r.uniform(-3, -0.1) * convex.beta_max(x, y, **options)
+    assert convex.solve(x, y, beta, **options).relative_gap <= 1e-9
+
+
 def test_a_path_has_the_solutions_of_single_runs():
     x, y = draw(12, 6, 3), draw(12, 2, seed=1)
     for penalty in ("group", "nuclear"):

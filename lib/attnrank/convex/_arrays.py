@@ -27,12 +27,21 @@ def own_transpose_times(a: Float64[Tensor, "rows columns"]) -> Float64[Tensor, "
 def token_products(
     a: Float64[Tensor, "samples tokens d"], tokens: Int64[Tensor, "some"], c: Float64[Tensor, "some d"]
 ) -> Float64[Tensor, "samples some"]:
-    """<a_i,t, c_t> for each sample i and each of some tokens t."""
+    """<a_i,t, c_t> for each sample i and each of some tokens t, which may repeat."""
     if a.device.type != "cpu":
         return torch.einsum("itd,td->it", a[:, tokens], c)
-    every = torch.equal(tokens, torch.arange(a.shape[1]))  # then no copy is needed
-    chosen = (a.numpy() if every else a.numpy()[:, tokens.numpy()]).transpose(1, 0, 2)
+    if 3 * len(tokens) > a.shape[1] and bool((tokens[1:] > tokens[:-1]).all()):  # cheaper for all than a copy of some
+        full = np.zeros(a.shape[1:])
+        full[tokens.numpy()] = c.numpy()
+        every = np.matmul(a.numpy().transpose(1, 0, 2), full[:, :, None])[:, :, 0]
+        return torch.from_numpy(every[tokens.numpy()]).mT
+    chosen = a.index_select(1, tokens).numpy().transpose(1, 0, 2)
     return torch.from_numpy(np.matmul(chosen, c.numpy()[:, :, None])[:, :, 0]).mT
+
+
+def large(a: Tensor, *shape: int) -> Tensor:
+    """Memory like that of ``a``, not yet touched; on the CPU from NumPy, which asks for huge pages."""
+    return a.new_empty(shape) if a.device.type != "cpu" else torch.from_numpy(np.empty(shape))
 
 
 def columns(

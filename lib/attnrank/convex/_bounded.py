@@ -50,6 +50,10 @@ def by_descent(h: np.ndarray, f: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 def _minimum_of_free(h: np.ndarray, f: np.ndarray, free: np.ndarray) -> np.ndarray:
     x = np.zeros_like(f)
-    if free.any():
-        x[free] = cho_solve(cho_factor(h[np.ix_(free, free)], check_finite=False), f[free], check_finite=False)
+    where = free.nonzero()[0]
+    if len(where) > 100:
+        factor = cho_factor(h[np.ix_(where, where)], check_finite=False)
+        x[where] = cho_solve(factor, f[where], check_finite=False)
+    elif len(where):  # the call costs more than the elimination
+        x[where] = np.linalg.solve(h[np.ix_(where, where)], f[where])
     return x

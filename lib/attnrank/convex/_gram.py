@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from attnrank.convex._arrays import columns, own_transpose_times, times_own_transpose
+from attnrank.convex._arrays import columns, large, own_transpose_times, times_own_transpose
 
 #: Kernel matrices are kept up to this many bytes in all.
 KERNEL_BYTES = 2**31
@@ -83,7 +83,7 @@ class Kernels:
         samples = self.a.shape[0]
         if self.store is None:
             room = min(self.a.shape[1], KERNEL_BYTES // (8 * samples**2))
-            self.store = self.a.new_empty(room, samples, samples)  # untouched pages cost nothing
+            self.store = large(self.a, room, samples, samples)
         new = [token for token in tokens.tolist() if token not in self.slots]
         if len(self.slots) + len(new) > len(self.store):
             a = columns(self.a, tokens)

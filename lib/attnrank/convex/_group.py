@@ -12,19 +12,23 @@ from attnrank.convex.penalties import Blocks
 from attnrank.convex.problem import Problem
 
 
-def solve_group(problem: Problem, beta: float, start: Blocks, tol: float, max_steps: int) -> tuple[Blocks, int]:
-    """z with a relative duality gap of at most ``tol``, if ``max_steps`` Newton steps are enough, and their number."""
+def solve_group(problem: Problem, beta: float, start: Blocks, tol: float, max_steps: int) -> tuple[Blocks, Tensor, int]:
+    """z and v with a relative duality gap of at most ``tol``, if ``max_steps`` Newton steps are enough; their number.
+
+    v is not yet scaled to be feasible. It is the residual of z, but for rounding in z.
+    """
     solve = _squared if problem.loss.name == "squared" else _cross_entropy
     return solve(problem, beta, start, tol, max_steps)
 
 
-def _squared(problem: Problem, beta: float, start: Blocks, tol: float, max_steps: int) -> tuple[Blocks, int]:
-    z, steps = torch.zeros_like(start), 0
+def _squared(problem: Problem, beta: float, start: Blocks, tol: float, max_steps: int) -> tuple[Blocks, Tensor, int]:
+    z, v, steps = torch.zeros_like(start), torch.zeros_like(problem.y), 0
     for output in range(problem.y.shape[1]):
         y = problem.y[:, output : output + 1]
         key = ("quadratic", output)
         if key not in problem.caches:
-            problem.caches[key] = Quadratic(problem, y, constant=0.5 * y.square().sum().item())
+            linear = problem.at_zero()[:, :, output].contiguous()
+            problem.caches[key] = Quadratic(problem, y, constant=0.5 * y.square().sum().item(), linear=linear)
         quadratic = problem.caches[key]
 
         def done(point: Point, sizes: Sizes, y: Tensor = y) -> bool:
@@ -34,11 +38,14 @@ def _squared(problem: Problem, beta: float, start: Blocks, tol: float, max_steps
 
         _, point, taken = newton(quadratic, start[:, :, output].norm(dim=1), beta, done, max_steps)
         z[point.active, :, output] = point.z
+        v[:, output] = point.v[:, 0]
         steps += taken
-    return z, steps
+    return z, v, steps
 
 
-def _cross_entropy(problem: Problem, beta: float, start: Blocks, tol: float, max_steps: int) -> tuple[Blocks, int]:
+def _cross_entropy(
+    problem: Problem, beta: float, start: Blocks, tol: float, max_steps: int
+) -> tuple[Blocks, Tensor, int]:
     """Proximal Newton: minimise the quadratic model of the loss with the penalty itself, then search along the line."""
     z, steps = start, 0
     u = problem.predict(z)
@@ -48,7 +55,7 @@ def _cross_entropy(problem: Problem, beta: float, start: Blocks, tol: float, max
         c = problem.correlate(v)
         gap = primal - feasible(problem, beta, v, c)[1]
         if gap <= tol * primal or steps >= max_steps:
-            return z, steps
+            return z, v, steps
         weights = problem.loss.curvature(u)
         target = v + (weights[:, None] * u if weights.ndim == 1 else (weights @ u[:, :, None])[:, :, 0])
         quadratic = Quadratic(problem, target, weights)
@@ -66,7 +73,7 @@ def _cross_entropy(problem: Problem, beta: float, start: Blocks, tol: float, max
         model = model.view(z.shape[0], z.shape[2], z.shape[1]).mT
         found = _line(problem, beta, z, u, primal, model, problem.predict(model))
         if found is None:
-            return z, steps
+            return z, v, steps
         z, u, primal = found
 
 

@@ -16,8 +16,10 @@ from attnrank.convex.problem import Problem
 CHUNK = 50
 
 
-def solve_nuclear(problem: Problem, beta: float, start: Blocks, tol: float, max_steps: int) -> tuple[Blocks, int]:
-    """z with a relative duality gap of at most ``tol``, if ``max_steps`` chunks of steps are enough, and their number.
+def solve_nuclear(problem: Problem, beta: float, start: Blocks, tol: float, max_steps: int) -> tuple[Blocks, Tensor, int]:
+    """z and its residual, with a relative duality gap of at most ``tol`` if ``max_steps`` chunks of steps are enough.
+
+    The third is the number of chunks.
 
     Works on the tokens that are active and those that violate optimality most, and adds others as they come to violate.
     """
@@ -25,7 +27,7 @@ def solve_nuclear(problem: Problem, beta: float, start: Blocks, tol: float, max_
     while True:
         primal, dual, c = _bounds(problem, beta, z)
         if primal - dual <= tol * primal or steps >= max_steps:
-            return z, steps
+            return z, problem.loss.residual(problem.predict(z), problem.y), steps
         tokens = _working_set(z, problem.penalty.norms(c)[:, 0], beta)
         part = replace(problem, a=problem.a[:, tokens].contiguous(), caches={})
         inner = max(0.3 * tol, min(0.03, 0.03 * (primal - dual) / primal))

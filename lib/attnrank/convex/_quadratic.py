@@ -19,6 +19,9 @@ from attnrank.convex.problem import Problem
 
 Sizes = Float64[Tensor, "groups"]
 
+#: Where the diagonal of a Cholesky factor varies by more than this, a solution is refined once.
+ILL_CONDITIONED = 1e2
+
 
 @dataclass
 class Point:
@@ -37,10 +40,17 @@ class Point:
 class Quadratic:
     """One such program: weights H None (the identity), (samples,), or (samples, outputs, outputs); b (samples, outputs).
 
-    ``constant`` is added to every value. Groups are numbered token by token, each with all its outputs.
+    ``constant`` is added to every value. ``linear`` is ``correlate(b)``, where that is known already. Groups are numbered token by token, each with all its outputs.
     """
 
-    def __init__(self, problem: Problem, b: Tensor, weights: Tensor | None = None, constant: float = 0.0):
+    def __init__(
+        self,
+        problem: Problem,
+        b: Tensor,
+        weights: Tensor | None = None,
+        constant: float = 0.0,
+        linear: Tensor | None = None,
+    ):
         self.a, self.b, self.weights, self.constant = problem.a, b, weights, constant
         self.outputs = b.shape[1]
         self.kernels = problem.caches.setdefault("kernels", Kernels(self.a))
@@ -48,7 +58,7 @@ class Quadratic:
             self.gram = problem.caches.setdefault("gram", Gram(self.a, None, 1))
         else:
             self.gram = Gram(self.a, weights, self.outputs)
-        self.linear = self.correlate(b)
+        self.linear = self.correlate(b) if linear is None else linear
 
     def correlate(self, v: Float64[Tensor, "samples outputs"]) -> Float64[Tensor, "groups d"]:
         """a^T v for every group."""
@@ -86,10 +96,16 @@ class Quadratic:
             matrix.mul_(root[:, None]).mul_(root)
         matrix.diagonal().add_(1.0)
         factor = torch.linalg.cholesky(matrix)
-        v = torch.cholesky_solve(self.b if root is None else self.b / root[:, None], factor)
-        v = v if root is None else v * root[:, None]
+        scaled = torch.ones_like(self.b) if root is None else root[:, None]
+        v = torch.cholesky_solve(self.b / scaled, factor) * scaled
         c = self.correlate(v)
-        return Point(active, sizes[active, None] / beta * c[active], v, c, c.norm(dim=1), 0.0, factor)
+        z = sizes[active, None] / beta * c[active]
+        if (factor.diagonal().max() / factor.diagonal().min()).item() > ILL_CONDITIONED:  # one step of refinement
+            residual = self.b - v - self.weigh(self.predict(active, z))
+            v = v + torch.cholesky_solve(residual / scaled, factor) * scaled
+            c = self.correlate(v)
+            z = sizes[active, None] / beta * c[active]
+        return Point(active, z, v, c, c.norm(dim=1), 0.0, factor)
 
     def _by_tokens(self, sizes: Sizes, active: Tensor, beta: float) -> Point:
         root = (sizes[active] / beta).sqrt().repeat_interleave(self.a.shape[2])

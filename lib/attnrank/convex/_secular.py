@@ -2,12 +2,13 @@
 
 As functions of the sizes, 1 / |a_g^T v| are nearly linear (exactly, for a single group with orthogonal columns), so that a
 Newton step on 1 / |a_g^T v| = 1 / beta goes nearly all the way, from zero as well as from nearby. Inactive groups make it
-a small quadratic program with nonnegative variables, which also says which groups are active.
+a small quadratic program with nonnegative variables, which also says which groups are active. Where such a step would go
+uphill, which correlated tokens can bring about, Newton's step for the program itself is made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -17,6 +18,9 @@ from attnrank.convex._quadratic import Point, Quadratic, Sizes
 
 #: Added to the unit diagonal of the Newton matrix: equal tokens make it singular.
 RIDGE = 1e-12
+
+#: Values that differ by less than this, relatively, may differ by rounding only.
+FLAT = 1e-11
 
 
 def violation(point: Point, sizes: Sizes, beta: float) -> float:
@@ -33,41 +37,47 @@ def newton(
     for step in range(max_steps):
         if done(point, sizes):
             return sizes, point, step
-        target = _target(quadratic, point, sizes, beta)
-        found = _search(quadratic, point, sizes, target, beta)
+        found = None
+        for target in _targets(quadratic, point, sizes, beta):
+            found = _search(quadratic, point, sizes, target, beta)
+            if found is not None:
+                break
         if found is None:
             return sizes, point, step
         sizes, point = found
     return sizes, point, max_steps
 
 
-def _target(quadratic: Quadratic, point: Point, sizes: Sizes, beta: float) -> Sizes:
-    """Where a Newton step goes: the solution of the linearised secular equations with nonnegative sizes."""
+def _targets(quadratic: Quadratic, point: Point, sizes: Sizes, beta: float) -> Iterator[Sizes]:
+    """Where a Newton step goes: first for the secular equations, then for the program itself, which always descends."""
     groups = ((sizes > 0) | (point.g > beta)).nonzero()[:, 0]
     h = quadratic.curvature(point, groups) / beta**2
-    g = point.g[groups]
-    gradient = (g / beta).square() * (beta - g)
-    target = torch.zeros_like(sizes)
     diagonal = h.diagonal()
     usable = diagonal > 1e-300
-    groups, h, gradient, scale = groups[usable], h[usable][:, usable], gradient[usable], diagonal[usable].rsqrt()
+    groups, h, scale = groups[usable], h[usable][:, usable], diagonal[usable].rsqrt()
     h = h * scale[:, None] * scale
     h.diagonal().add_(RIDGE)
-    now = sizes[groups] / scale
-    f = h @ now - gradient * scale
-    x = by_pivoting(h.cpu().numpy(), f.cpu().numpy(), ((now > 0) | (f > 0)).cpu().numpy())
-    target[groups] = torch.from_numpy(x).to(scale) * scale
-    return target
+    now, g = sizes[groups] / scale, point.g[groups]
+    for gradient in ((g / beta).square() * (beta - g), (beta**2 - g.square()) / (2.0 * beta)):
+        f = h @ now - gradient * scale
+        x = by_pivoting(h.cpu().numpy(), f.cpu().numpy(), ((now > 0) | (f > 0)).cpu().numpy())
+        target = torch.zeros_like(sizes)
+        target[groups] = torch.from_numpy(x).to(scale) * scale
+        yield target
 
 
-def _search(quadratic: Quadratic, point: Point, sizes: Sizes, target: Sizes, beta: float) -> tuple[Sizes, Point] | None:
-    """The step, halved until the value or the violation falls; None where neither does."""
+def _search(
+    quadratic: Quadratic, point: Point, sizes: Sizes, target: Sizes, beta: float
+) -> tuple[Sizes, Point] | None:
+    """The step, halved until the value falls as it should; where it is flat, until the violation halves; or None."""
     slope = ((beta**2 - point.g.square()) * (target - sizes)).sum().item() / (2.0 * beta)
     before = violation(point, sizes, beta)
-    for halvings in range(30):
+    for halvings in range(30 if slope < 0 else 1):
         t = 0.5**halvings
         trial = target if halvings == 0 else sizes + t * (target - sizes)
         there = quadratic.evaluate(trial, beta)
-        if there.value <= point.value + 1e-4 * t * min(slope, 0.0) or violation(there, trial, beta) < 0.5 * before:
+        if slope < 0 and there.value <= point.value + 1e-4 * t * slope:
+            return trial, there
+        if there.value <= point.value + FLAT * abs(point.value) and violation(there, trial, beta) < 0.5 * before:
             return trial, there
     return None

@@ -151,19 +151,23 @@ def _solve(checked: Problem, beta: float, start: Blocks, tol: float, max_iterati
         return _certified(checked, beta, _zeros(checked), 0)
     scalar = checked.y.shape[1] == 1
     method = solve_group if checked.penalty.name == "group" or scalar else solve_nuclear
-    z, steps = method(checked, beta, start, tol, max_iterations)
-    solution = _certified(checked, beta, z, steps)
+    z, v, steps = method(checked, beta, start, tol, max_iterations)
+    solution = _certified(checked, beta, z, steps, v)
     if not solution.relative_gap <= tol:
         raise NotConvergedError(solution, tol)
     return solution
 
 
-def _certified(checked: Problem, beta: float, z: Blocks, steps: int) -> Solution:
-    """The certificate is computed from z alone, whatever the solver thinks of it."""
+def _certified(checked: Problem, beta: float, z: Blocks, steps: int, found: Tensor | None = None) -> Solution:
+    """The certificate is computed anew: by the residual of z, or by the dual point that was found, if that is better.
+
+    They differ by rounding in z, which matters where large terms cancel in the predictions.
+    """
     u = checked.predict(z)
     primal = checked.loss.value(u, checked.y) + beta * checked.penalty.value(z)
-    v = checked.loss.residual(u, checked.y)
-    v, dual = feasible(checked, beta, v, checked.correlate(v))
+    residual = checked.loss.residual(u, checked.y)
+    points = [residual] if found is None else [residual, found]
+    v, dual = max((feasible(checked, beta, p, checked.correlate(p)) for p in points), key=lambda pair: pair[1])
     active = z.ne(0).flatten(1).any(1).view(-1, checked.tokens).any(0).nonzero()[:, 0]
     return Solution(
         z=z.view(checked.shape),
