@@ -8,7 +8,8 @@ benchmarks (routines timed side by side), experiments (what the published tables
 """
 
 from attnrank import inputs, theory
-from attnrank.probe import probe  # attnrank.probe is the function; python -m attnrank.probe finds the module
+# attnrank.probe is the function; python -m attnrank.probe finds the module by its file.
+from attnrank.probe import probe, recommend_head_dim
 from attnrank.ranks import effective_rank, hardmax_rank, numerical_rank, singular_values, stable_rank
 from attnrank.scores import attention, gaussian_weights, queries_keys
 
@@ -23,6 +24,7 @@ __all__ = [
     "numerical_rank",
     "probe",
     "queries_keys",
+    "recommend_head_dim",
     "singular_values",
     "stable_rank",
     "theory",
