@@ -19,15 +19,19 @@ from attnrank.experiments.growth import HEAD_DIMS as CURVE
 from attnrank.sweep import Setting
 
 #: Columns that say how often something is repeated, each time at the same cost.
-REPETITIONS = ("samples", "draws", "heads", "images", "sequences", "repetitions", "steps", "layers")
+REPETITIONS = (
+    "samples", "draws", "heads", "images", "sequences", "repetitions", "steps", "layers", "epochs", "instances", "problems",
+    "seeds",
+)  # fmt: skip
 #: Columns that say how large something is, and so neither repeat nor leave it alone. Every whole number but the seed is
 #: in one of the two, so that a new column cannot be forgotten.
 SIZES = (
     "n", "d", "d_h", "head_dim", "largest", "content", "rotary", "query_latent", "key_latent", "width", "embed_dim",
-    "window", "patch", "depth", "layer", "vocabulary", "digits", "batch", "threads", "rounds",
+    "window", "patch", "depth", "layer", "vocabulary", "digits", "batch", "threads", "rounds", "qk_dim", "wanted",
+    "value_dim", "mlp_width", "epoch", "step", "head", "rank", "outputs", "resample",
 )  # fmt: skip
 #: The head dimension under each of its names.
-HEAD_DIM = ("d_h", "head_dim", "largest", "content")
+HEAD_DIM = ("d_h", "head_dim", "qk_dim", "largest", "content")
 #: What it costs, in products, to draw an entry of a query and of a key, to draw and compare a score, to begin a row:
 #: the law that `head_law` fits to the table row_costs, rounded.
 ENTRY, SCORE, ROW = 1000, 20, 4e6
