@@ -55,6 +55,15 @@ def test_half_spaces_are_extremal_among_sets_of_the_line(p, mu):
         assert -math.log1p(-p) - 1e-6 <= value < half, name
 
 
+@given(p=st.floats(1e-6, 0.999), mu=st.floats(0.01, 0.99))
+@settings(deadline=None, max_examples=40)
+def test_noise_stability_of_half_spaces(p, mu):
+    """The lemma of noise stability where it is tightest among sets of one measure: P(q, q' in C) <= p^(2 / (1 + mu))."""
+    t = stats.norm.ppf(p)
+    both = stats.multivariate_normal.cdf([t, t], cov=[[1, mu], [mu, 1]])
+    assert p**2 * (1 - 1e-4) <= both <= p ** (2 / (1 + mu)) * (1 + 1e-6)
+
+
 @pytest.mark.parametrize("n", [1, 2, 5, 64, 10**4, 10**9, 10**12])
 def test_smallest_eigenvalue_bound_at_its_ends(n):
     assert theory.smallest_eigenvalue_bound(n, 1.0) == pytest.approx(theory.occupancy_bound(n), rel=1e-12)

@@ -12,7 +12,7 @@ def latent_head_dim(content: int, rotary: int, query_latent: int, key_latent: in
     Here the variance of the content scores is z^T M z, z the latent of the key and M = W_k (W_q^T W_q / q) W_k^T, whose
     normalised traces are those of free Wishart matrices; that of the rotary scores is added. A latent of 0 is none.
 
-    An asymptotic heuristic. Source: chapter heads_and_weights, latent attention.
+    An asymptotic heuristic. Source: chapter 05, latent attention.
     """
     spread_q = content / query_latent if query_latent else 0.0
     spread_k = content / key_latent if key_latent else 0.0
@@ -27,7 +27,7 @@ def latent_head_dim(content: int, rotary: int, query_latent: int, key_latent: in
 
 
 def effective_head_dim(d_h: float, d: float, length_variance: float) -> float:
-    """Head dimension that the tokens' width leaves: 1 / (1/d_h + 1/d + length_variance / 2), a heuristic of chapter random_tokens.
+    """Head dimension that the tokens' width leaves: 1 / (1/d_h + 1/d + length_variance / 2), a heuristic.
 
     ``length_variance`` is the variance of |x|^2 over its squared mean: 0 on the sphere, 2/d for Gaussian tokens. The
     result is 2 over the relative variance, over keys, of the variance of a score, to first order.

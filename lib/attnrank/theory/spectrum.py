@@ -85,7 +85,7 @@ def softmax_rank_limit(d_h: int, temperature: float, tol: float) -> float:
 
 
 def softmax_stable_rank_limit(d_h: int, temperature: float) -> float:
-    """What the stable rank of an n x n softmax tends to as n grows: (1 - w)^{-d_h}, infinite where T^2 d_h <= 2.
+    """What the stable rank of an n x n softmax tends to as n grows: (1 - w)^{-d_h}, for T^2 d_h > 2.
 
     Above exp(1/T^2), its limit as d_h grows.
 
@@ -96,9 +96,11 @@ def softmax_stable_rank_limit(d_h: int, temperature: float) -> float:
 
     Raises
     ------
-    ValueError : an argument out of its range.
+    ValueError : an argument out of its range; T^2 d_h <= 2, where there is no such limit.
 
     Source: chapter softmax, the corollary on the stable rank.
     """
     w = softmax_ratio(d_h, temperature)
-    return math.inf if w == 1.0 else math.exp(-d_h * math.log1p(-w))
+    if w == 1.0:
+        raise ValueError(f"temperature must be above sqrt(2 / d_h) = {math.sqrt(2.0 / d_h):.4g}, got {temperature!r}")
+    return math.exp(-d_h * math.log1p(-w))
