@@ -2,8 +2,9 @@
 
 The modules, each of which imports only from those before it: theory (bounds and limits), scores (queries, keys,
 attention matrices), ranks, inputs (synthetic tokens), data (images and texts), models (Vision Transformer), training
-(one loop, checkpoints), sweep (published tables), report (claims and figures), benchmarks (routines timed side by side), experiments (what the
-published tables are made of). The commands, ``python -m attnrank.sweep`` and ``attnrank.benchmarks``, stand above all.
+(one loop, checkpoints), sweep (published tables), report (claims and figures), benchmarks (routines timed side by
+side), experiments (what the published tables are made of). The commands, ``python -m attnrank.sweep`` and
+``attnrank.benchmarks``, stand above all.
 """
 
 from attnrank import inputs, theory
