@@ -63,6 +63,14 @@ def test_figures_have_alt_text_and_caption(site: Path) -> None:
     assert [fault for page in pages(site) for fault in html_checks.figure_faults(page)] == []
 
 
+def test_old_addresses_lead_to_pages(root: Path, site: Path) -> None:
+    moved = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"]["redirects"]
+    assert moved
+    for old, new in moved.items():
+        (link,) = html_checks.parse(site / f"{old}.html").select("article a")
+        assert (site / f"{old}.html").parent.joinpath(link["href"]).resolve() == (site / f"{new}.html").resolve()
+
+
 GOOD = """<figure><img src='dot.gif' alt='A dot'><figcaption>A dot.</figcaption></figure>
 <a id='here' href='#here'>here</a> <a href='https://other.invalid'>elsewhere</a> <a href='planted.html#here'>here</a>
 <span class='math'>\\(\\hardmax x\\)</span>

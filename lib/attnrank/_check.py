@@ -7,6 +7,7 @@ import operator
 from collections.abc import Iterable
 from numbers import Real
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,6 +26,13 @@ def integer(name: str, value: object, *, minimum: int) -> int:
     if number < minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {number}")
     return number
+
+
+def whole(name: str, value: object, *, minimum: int) -> int:
+    """As `integer`, for formulas: a float that is a whole number, such as 1e6, will do."""
+    if isinstance(value, (float, np.floating)) and float(value).is_integer():
+        value = int(value)
+    return integer(name, value, minimum=minimum)
 
 
 def real(

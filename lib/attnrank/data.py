@@ -10,17 +10,21 @@ from __future__ import annotations
 import io
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from jaxtyping import Float64, Int64, UInt8
-from PIL import Image
 from torch import Tensor
 
 from attnrank import _check, docstrings, sources
-from attnrank.sources import SOURCES, Source, datasets
+from attnrank._optional import optional, require
+from attnrank.sources import SOURCES, Source, datasets, pa, pc
+
+if TYPE_CHECKING:
+    from PIL import Image
+else:
+    Image = optional("PIL.Image", "data")
 
 
 def load(
@@ -173,9 +177,7 @@ def _docstrings(split: str) -> pa.Table:
 
 @lru_cache(maxsize=2)
 def _digits(split: str) -> pa.Table:
-    from sklearn.datasets import load_digits  # reads a csv file of its own package
-
-    digits = load_digits()
+    digits = require("sklearn.datasets", "data").load_digits()  # reads a csv file of its own package
     last = np.zeros(len(digits.target), dtype=bool)
     for label in range(10):
         rows = np.flatnonzero(digits.target == label)
@@ -186,7 +188,7 @@ def _digits(split: str) -> pa.Table:
         file = io.BytesIO()
         Image.fromarray(pixels.astype(np.uint8)).save(file, format="PNG")
         contents.append({"bytes": file.getvalue(), "path": None})
-    return pa.table({"image": pa.array(contents, sources.IMAGE), "label": pa.array(digits.target[chosen], pa.int64())})
+    return pa.table({"image": pa.array(contents, sources.image_type()), "label": pa.array(digits.target[chosen], pa.int64())})
 
 
 def _decode(content: bytes, source: Source) -> np.ndarray:

@@ -9,21 +9,28 @@ import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from attnrank import docstrings
+from attnrank._optional import optional
 
-with warnings.catch_warnings():
-    # In a notebook without ipywidgets, importing tqdm complains that it cannot draw bars, which nobody asked for.
-    warnings.filterwarnings("ignore", message="IProgress not found")
+if TYPE_CHECKING:
     import datasets
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+else:
+    pa, pc = optional("pyarrow", "data"), optional("pyarrow.compute", "data")
+    pq, datasets = optional("pyarrow.parquet", "data"), optional("datasets", "data")
 
 ENVIRONMENT_VARIABLE = "ATTNRANK_DATA"
-IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})  # how `datasets` stores an image
+
+
+def image_type() -> pa.DataType:
+    """How `datasets` stores an image."""
+    return pa.struct({"bytes": pa.binary(), "path": pa.string()})
 
 
 @dataclass(frozen=True)
@@ -208,7 +215,7 @@ def check(table: pa.Table, source: Source, origin: str) -> pa.Table:
         contents = _typed(contents, pa.binary(), (pa.types.is_binary, pa.types.is_large_binary), origin)
         # The path is dropped: an image is what its bytes say, and nothing else is ever opened.
         parts = [[chunk, pa.nulls(len(chunk), pa.string())] for chunk in contents.chunks]
-        values = pa.chunked_array([pa.StructArray.from_arrays(part, fields=list(IMAGE)) for part in parts], IMAGE)
+        values = pa.chunked_array([pa.StructArray.from_arrays(part, fields=list(image_type())) for part in parts], image_type())
     labels = _typed(labels, pa.int64(), (pa.types.is_integer,), origin)
     numbers = labels.to_numpy()
     wrong = np.flatnonzero((numbers < 0) | (numbers >= source.classes))

@@ -1,4 +1,4 @@
-"""Tables of chapter 03 and the fits of growth laws."""
+"""Tables of the chapters head_dimension, growth and normalised_keys and the fits of growth laws."""
 
 import math
 

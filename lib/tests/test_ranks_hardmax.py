@@ -1,33 +1,37 @@
 """hardmax_rank against full score matrices, and against rational arithmetic where rounding would decide otherwise."""
 
+import math
 import subprocess
 import sys
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from attnrank import hardmax_rank
-from attnrank.ranks import _dense, _exact, _pruned, _rounding, _search, _ties, hardmax
+from attnrank.ranks import hardmax
+from attnrank.ranks._context import EIGHT_BITS
+from attnrank.ranks._hardmax import blocks, exact, rounding, search, tiles, undecided
+from attnrank.ranks._hardmax.working import Heads
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 TILES = [1, 7, 10**6, None]
-PATHS = ["small", "dense", "pruned"]
+PATHS = ["blocks", "search", "pruned"]
 
 
 def force(monkeypatch, path, keys=5):
-    """Send matrices of any size down one path; ``keys`` is the number of keys of a tile of the pruned path."""
-    if path != "small":
-        monkeypatch.setattr(hardmax, "MODERATE", (1.0, 0.0))
-    if path == "pruned":
-        monkeypatch.setattr(hardmax, "SMALL", 0)
-        monkeypatch.setattr(hardmax, "LARGE", 0)
-        monkeypatch.setattr(_pruned, "KEYS", keys)
-        monkeypatch.setattr(_pruned, "GPU_KEYS", keys)
+    """Send matrices of any size down one path; ``keys`` is the number of keys of a tile of a search."""
+    if path == "blocks":
+        return
+    monkeypatch.setattr(hardmax, "SMALL", 0)
+    monkeypatch.setattr(hardmax, "search_rank", partial(search.search_rank, prune=path == "pruned"))
+    monkeypatch.setattr(search, "KEYS", (keys, keys))
+    monkeypatch.setattr(search, "GPU_KEYS", (keys, keys))
 
 
 def draw(seed, *shape, dtype=torch.float64):
@@ -195,34 +199,59 @@ def test_hardmax_rank_is_that_of_rational_arithmetic(data, dtype, shape, path, c
     dtype=st.sampled_from([torch.float32, torch.float64]),
     shape=st.tuples(st.integers(1, 4), st.integers(1, 4)),
 )
-def test_signs_of_differences_of_scores(data, dtype, shape):
-    width, limit = {torch.float32: (32, 2.0**60), torch.float64: (64, 2.0**500)}[dtype]
-    pool = st.floats(-limit, limit, width=width) | st.sampled_from([0.0, 1.0, 1 + 2.0**-23, 1 - 2.0**-24, 3.0])
-    size = 3 * shape[0] * shape[1]
-    numbers = torch.tensor(data.draw(st.lists(pool, min_size=size, max_size=size)), dtype=dtype)
-    q, a, b = numbers.view(3, *shape)
-    b = torch.where(draw(data.draw(st.integers(0, 99)), *shape) > 0, a, b)
+def test_digits_of_scores_are_those_of_rational_arithmetic(data, dtype, shape):
+    width = {torch.float32: 32, torch.float64: 64}[dtype]
+    pool = st.floats(width=width, allow_nan=False, allow_infinity=False)
+    pool |= st.sampled_from([0.0, 1.0, 1 + 2.0**-23, 1 - 2.0**-24, 3.0, 2.0**-149])
+    size = 2 * shape[0] * shape[1]
+    q, k = torch.tensor(data.draw(st.lists(pool, min_size=size, max_size=size)), dtype=torch.float64).view(2, *shape)
+    tops = [exact.exponents(x).amax() for x in (q, k)]
+    digits = exact.exact_scores(q, k, *tops, lambda a, b: (a * b).sum(-1))
+    widths = [w for terms in exact.TERMS for w in [(exact.BITS - math.ceil(math.log2(shape[1] * terms))) // 2]]
     expected = [
-        sum(Fraction(x) * (Fraction(y) - Fraction(z)) for x, y, z in zip(*rows, strict=True))
-        for rows in zip(q.tolist(), a.tolist(), b.tolist(), strict=True)
+        sum(Fraction(x) * Fraction(y) for x, y in zip(*rows, strict=True))
+        for rows in zip(q.tolist(), k.tolist(), strict=True)
     ]
-    assert _exact.sign_of_difference(q, a, b).tolist() == [(value > 0) - (value < 0) for value in expected]
+    unit = Fraction(2) ** int(sum(tops))
+    assert expected in [
+        [
+            sum(int(d[i]) * unit / 2 ** (w * (level + 2)) for level, d in enumerate(digits)) for i in range(shape[0])
+        ]
+        for w in widths
+    ]
+    assert all((0 <= d).all() and (d < 2.0 ** max(widths)).all() and (d == d.round()).all() for d in digits[1:])
+
+
+@settings(max_examples=100, deadline=None)
+@given(numbers=st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=5), width=st.integers(1, 26))
+def test_slices_of_few_bits_add_up(numbers, width):
+    x = torch.tensor(numbers, dtype=torch.float64)
+    top = exact.exponents(x).amax()
+    parts = exact.slices(x, top, width)
+    assert all((part.abs() < 2**width).all() and (part == part.round()).all() for part in parts.values())
+    for i, number in enumerate(numbers):
+        units = {level: Fraction(2) ** (int(top) - width * (level + 1)) for level in parts}
+        assert sum(int(part[i]) * units[level] for level, part in parts.items()) == Fraction(number)
 
 
 @pytest.mark.parametrize("d_h", [1, 3, 64, 300])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rounding_errors_stay_within_their_bounds(dtype, d_h):
-    q, k = draw(20, 200, d_h, dtype=dtype), (5 + draw(21, 200, d_h)).to(dtype)
-    k[::2] *= 2.0**-12
-    frame = _rounding.Frame.of(k)
-    x, y = _rounding.scaled_queries(q), frame(k)
-    bound = _rounding.score_error(d_h, _rounding.norms(x), _rounding.norms(y).amax())
-    scale = _rounding.power_of_two(q.abs().amax(-1, keepdim=True).to(frame.scale.dtype)).double()
-    exact = (q.double() * scale) @ (k.double() * frame.scale.double() - frame.centre.double()).T
-    error = ((x @ y.T).double() - exact).abs().amax(-1)
-    assert (error <= bound).all()
-    assert (error > bound / 1000).any()  # the bound is not idle
-    assert (error > 0).any()
+@pytest.mark.parametrize("scale", [1.0, 2.0**-40])
+def test_rounding_errors_stay_within_their_bounds(dtype, d_h, scale):
+    q, k = draw(20, 1, 200, d_h).to(dtype), (5 + draw(21, 1, 200, d_h)).to(dtype)
+    k[:, ::2] *= 2.0**-12
+    if dtype.itemsize > 2:
+        q, k = q * scale, k * scale
+    heads = Heads.of(q, k, causal=False)
+    unit = torch.linalg.vector_norm(heads.x.double()) / torch.linalg.vector_norm(q.double())
+    unit = 2.0 ** unit.log2().round()
+    other = 1.0 if scale == 1.0 or dtype.itemsize == 2 else rounding.power_of_two(k.abs().amax().reshape(1)).double()
+    scores = (heads.x @ heads.y.mT).double()
+    # of differences of two keys: the centre does not matter for an argmax
+    exactly = (q.double() * unit) @ (k.double() * other).mT
+    error = ((scores - scores[..., :1]) - (exactly - exactly[..., :1])).abs().amax(-1)
+    assert (error <= heads.slack).all()
+    assert (error > heads.slack / 1000).any()  # the bound is not idle
 
 
 def lowered_by_one_setting(precision):
@@ -335,13 +364,18 @@ STRUCTURES = {
 }
 
 
-@pytest.mark.parametrize("pairs", [1, 300, 1 << 20])
+@pytest.mark.parametrize("many", [0.0, 1 / 16, 1.0])
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_structured_inputs_on_every_path(monkeypatch, structure, path, pairs):
-    # Few pairs may be held: they are thinned out early, and the pruned path looks for repeated keys and for integers.
+def test_structured_inputs_on_every_path(monkeypatch, structure, path, many):
+    # At 0 every undecided query is decided by the matrix, at 1 by pairs; and few numbers may be held at once.
     force(monkeypatch, path, keys=30)
-    monkeypatch.setattr(_search, "PAIRS", pairs)
+    for module in (blocks, search):
+        monkeypatch.setattr(module, "MANY", many)
+    monkeypatch.setattr(undecided, "DISTINCT", 0 if many else 1 << 20)
+    monkeypatch.setattr(undecided, "GATHERED", 3000)
+    monkeypatch.setattr(undecided, "SCORES", 3000)
+    monkeypatch.setattr(search, "DECIDED", 3000)
     q, k = (x.contiguous() for x in STRUCTURES[structure]())
     if structure == "nearly the same":
         expected = exact_rank(q, k)
@@ -355,55 +389,46 @@ def repeated_first(k):
     return (k[:, None] == k).all(-1).int().argmax(-1).numpy()
 
 
-def test_the_pruned_path_leaves_out_repeated_keys_and_rounding_when_ties_are_many(monkeypatch):
+def test_a_search_leaves_out_repeated_keys_when_many_queries_tie(monkeypatch):
     force(monkeypatch, "pruned", keys=30)
-    monkeypatch.setattr(_search, "PAIRS", 300)
-    called = []
-    for name in ("distinct_rows", "without_rounding", "first_best_keys"):
-        honest = getattr(_pruned, name)
-        monkeypatch.setattr(_pruned, name, lambda *x, f=honest, name=name: (called.append(name), f(*x))[1])
-    q, k = STRUCTURES["repeated words"]()
-    hardmax_rank(q, k)
-    assert called == [] or called == ["distinct_rows"]
-    called.clear()
-    hardmax_rank(*STRUCTURES["one key again and again"]())
-    assert called == ["distinct_rows"]
-    called.clear()
-    hardmax_rank(*STRUCTURES["one-hot queries, binary keys"]())
-    assert called == ["distinct_rows", "without_rounding", "first_best_keys"]
-    called.clear()
+    searched = []
+    honest = search.Search.choose
+    monkeypatch.setattr(search.Search, "choose", lambda self, x: (searched.append(len(self.keys)), honest(self, x))[1])
+    for structure, distinct in (("repeated words", 30), ("one key again and again", 1)):
+        hardmax_rank(*STRUCTURES[structure]())
+        assert searched == [200, distinct]
+        searched.clear()
     hardmax_rank(draw(1, 300, 4), draw(2, 300, 4))
-    assert called == []
+    assert searched == [300]
 
 
-def test_wide_heads_have_all_scores_computed_unless_ties_are_many(monkeypatch):
-    monkeypatch.setattr(hardmax, "SMALL", 0)
-    monkeypatch.setattr(_search, "PAIRS", 300)
-    called = []
-    for name in ("dense_ranks", "pruned_rank"):
-        honest = getattr(hardmax, name)
-        monkeypatch.setattr(hardmax, name, lambda *x, f=honest, name=name, **y: (called.append(name), f(*x, **y))[1])
-    q = draw(1, 200, 40)
-    for k, expected in (
-        (draw(2, 200, 40), ["dense_ranks"]),
-        (draw(2, 200, 31), ["pruned_rank"]),
-        (draw(2, 1, 40).expand(200, 40), ["dense_ranks", "pruned_rank"]),
-    ):
-        d_h = k.shape[1]
-        assert hardmax_rank(q[:, :d_h], k) == len(np.unique(repeated_first(k)[chosen_keys(q[:, :d_h], k)]))
-        assert called == expected
-        called.clear()
+def test_short_keys_are_not_looked_at(monkeypatch):
+    force(monkeypatch, "pruned", keys=30)
+    tiles_seen = []
+    honest = search.Search._highest
+    monkeypatch.setattr(
+        search.Search, "_highest", lambda self, q, keys: (tiles_seen.append(keys.start), honest(self, q, keys))[1]
+    )
+    q, k = draw(1, 300, 2), draw(2, 3000, 2)
+    assert hardmax_rank(q, k) == reference_rank(q, k) and max(tiles_seen) < 600
+    tiles_seen.clear()
+    force(monkeypatch, "search", keys=30)
+    assert hardmax_rank(q, k) == reference_rank(q, k) and max(tiles_seen) == 2970
 
 
 def test_rows_without_their_repetitions():
     k = torch.tensor([[0.0, 1.0], [2.0, 1.0], [-0.0, 1.0], [1.0, -0.0], [1.0, 0.0], [2.0, 1.0], [0.0, 1.5]])
-    assert _ties.distinct_rows(k).tolist() == [0, 1, 3, 6]
+    assert [x.tolist() for x in undecided.distinct_rows(k)] == [[0, 1, 3, 6], [0, 1, 0, 2, 2, 1, 3]]
 
 
-def test_when_products_are_exact():
-    whole = integers(80, 50, 16, size=1000)
-    assert _ties.without_rounding(whole, whole * 2.0**-30) and _ties.without_rounding(whole.float(), whole.float())
-    assert not _ties.without_rounding(whole, draw(81, 50, 16)) and not _ties.without_rounding(draw(81, 50, 16), whole)
+def test_the_cache_is_asked_for_its_size_and_believed_within_bounds(monkeypatch):
+    assert tiles.LEAST_CACHE <= tiles.cache_bytes() <= tiles.MOST_CACHE
+    for told, expected in ((1 << 21, 1 << 21), (1, tiles.LEAST_CACHE), (1 << 30, tiles.MOST_CACHE), (0, 1 << 20)):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda told=told: {"l2_cache_size": told})
+        assert tiles.cache_bytes.__wrapped__() == expected
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {})
+    monkeypatch.setattr(Path, "read_text", lambda *x, **y: "2048K\n")
+    assert tiles.cache_bytes.__wrapped__() == 1 << 21
 
 
 def repeated_rows(seed, n, m, d_h, words, dtype):
@@ -465,7 +490,8 @@ def test_threads_tiles_and_batches_do_not_change_the_rank(monkeypatch, dtype, pa
 @pytest.mark.parametrize("budget", [1, 100, 1000])
 def test_the_number_of_scores_held_at_once_does_not_change_the_rank(monkeypatch, budget):
     # It decides how many matrices go through together, and the shape of the tiles.
-    monkeypatch.setattr(_dense, "TILE_SCORES", budget)
+    for module in (blocks, search):
+        monkeypatch.setattr(module, "tile_scores", lambda device: budget)
     for path in PATHS:
         force(monkeypatch, path, keys=1)
         for causal in (False, True):
@@ -477,7 +503,7 @@ def test_the_number_of_scores_held_at_once_does_not_change_the_rank(monkeypatch,
 @pytest.mark.parametrize("queries", [1, 30])
 def test_the_number_of_queries_searched_together_does_not_change_the_rank(monkeypatch, queries):
     force(monkeypatch, "pruned", keys=16)
-    monkeypatch.setattr(_pruned, "QUERIES", queries)
+    monkeypatch.setattr(search, "QUERIES", queries)
     q, k = draw(54, 70, 3), draw(55, 90, 3)
     assert hardmax_rank(q, k) == reference_rank(q, k)
 

@@ -47,7 +47,7 @@ def test_table_and_provenance(job, published):
     assert record["grid"] == {"n": [3, 8, 5], "kind": ["gauss", "unit"], "seed": list(range(10))}
     assert record["seeds"] == list(range(10)) and record["repeats"] == {"kind": "rounding", "rtol": 1e-9, "atol": 0.0}
     [session] = record["sessions"]
-    assert session["rows"] == 60 and 0.6 < session["wall_seconds"] == record["wall_seconds"] < 60
+    assert session["rows"] == 60 and 0.6 < session["wall_seconds"] == record["wall_seconds"]
     assert session["torch"] == torch.__version__ and session["numpy"] == np.__version__
     assert (record["module"], record["function"], record["chapter"], record["version"]) == ("job", "function", "", 1)
     assert session["device"] and session["platform"] and session["python"] and session["attnrank"]

@@ -151,6 +151,18 @@ def test_rows_of_another_version_are_refused(tmp_path):
     assert bytes_of(tmp_path) == before and record_of(tmp_path)["chapter"] == "halves"
 
 
+def test_a_published_table_is_extended_only_through_its_grid(tmp_path):
+    sweep.run("T", simple, sweep.grid(n=[1, 2]), folder=tmp_path, chapter="halves")
+    before = bytes_of(tmp_path)
+    with pytest.raises(ValueError, match=r"published table of the chapter halves; to add rows, add them to its grid, "
+                                         r"EXPERIMENTS\['T'\]\.paper in attnrank\.experiments\.halves, and run python -m "
+                                         r"attnrank\.sweep T --profile paper; a table of your own needs another name"):
+        sweep.run("T", simple, sweep.grid(n=[1, 2, 3]), folder=tmp_path)
+    assert bytes_of(tmp_path) == before
+    table = sweep.run("T", simple, sweep.grid(n=[1, 2, 3]), folder=tmp_path, chapter="halves")  # what the command does
+    assert len(table) == 3
+
+
 # Folder and fingerprint -----------------------------------------------------------------------------------------------
 
 def test_results_folder(tmp_path, monkeypatch):

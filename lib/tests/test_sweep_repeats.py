@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 
+from attnrank import sweep
+from attnrank.experiments import EXPERIMENTS
 from attnrank.sweep import Exact, Rounding, Statistical
 from attnrank.sweep.repeats import from_record, to_record
 
@@ -62,8 +68,9 @@ def test_ignored_columns_are_not_compared():
 
 
 @pytest.mark.parametrize("repeats", [Exact(), Rounding(1e-7, 1e-12), Statistical({"a": 0.5, "b": "e"}, rtol=1e-3),
-                                     Statistical({"a": 0.5}, ignored=("seconds",))])
+                                     Statistical({"a": 0.5}, ignored=("seconds",))])  # fmt: skip
 def test_declarations_are_read_back(repeats):
+    assert json.loads(json.dumps(to_record(repeats))) == to_record(repeats)
     assert from_record(to_record(repeats)) == repeats
 
 
@@ -77,3 +84,65 @@ def test_bad_declarations():
     ):
         with pytest.raises(ValueError, match=message):
             call()
+
+
+# The tables that are compared statistically --------------------------------------------------------------------------
+
+RESULTS = Path(__file__).resolve().parents[2] / "book" / "results"
+
+
+def stored(name, **setting):
+    table = sweep.read(name, folder=RESULTS)
+    [row] = table[(table[list(setting)] == pd.Series(setting)).all(axis=1)].to_dict("records")
+    columns = EXPERIMENTS[name].paper[0].keys()
+    return {k: row[k] for k in columns}, {k: v for k, v in row.items() if k not in columns}, len(table)
+
+
+def verdict(name, faulty=lambda function, setting: function(**setting), **setting):
+    """What differs of a published row if a faulty function computes it again."""
+    setting, result, rows = stored(name, **setting)
+    new = faulty(EXPERIMENTS[name].function, setting)
+    new = {k: math.nan if v is None else v for k, v in new.items()}
+    return EXPERIMENTS[name].repeats.difference(result, new, rows)
+
+
+def next_seed(function, setting):
+    return function(**setting | {"seed": setting["seed"] + 1})
+
+
+CASES = {
+    "rank_ascent": {"d_h": 8, "surrogate": "coverage", "seed": 0},
+    "depth_ranks": {"skip": False, "temperature": 0.01},
+    "adversarial_tokens": {"n": 16, "d_h": 8, "epsilon": 0.3},
+}
+
+
+def test_these_tables_are_statistical():
+    assert {name for name in CASES if not isinstance(EXPERIMENTS[name].repeats, Statistical)} == set()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_wrong_seed_is_caught(name):
+    """The columns that do not hang on the iteration are compared to rounding: they show whose draws these are."""
+    assert verdict(name, **CASES[name]) is None
+    assert verdict(name, next_seed, **CASES[name]) is not None
+
+
+def test_wrong_laws_and_temperatures_are_caught(monkeypatch):
+    def hotter(function, setting):
+        return function(**setting | {"temperature": 1.02 * setting["temperature"]})
+
+    assert verdict("depth_ranks", hotter, **CASES["depth_ranks"]) is not None
+    log_softmax = torch.Tensor.log_softmax
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "log_softmax", lambda scores, *options: log_softmax(scores / 2, *options))
+        assert verdict("rank_ascent", **CASES["rank_ascent"]) is not None
+    randn = torch.randn
+    for name in CASES:
+        with monkeypatch.context() as patch:  # uniform entries of the same variance
+            def uniform(*shape, **options):
+                return (2 * torch.rand(*shape, **options) - 1) * math.sqrt(3)
+
+            patch.setattr(torch, "randn", uniform)
+            assert verdict(name, **CASES[name]) is not None, name
+    assert torch.randn is randn

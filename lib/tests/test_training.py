@@ -192,7 +192,7 @@ def test_a_run_that_is_interrupted_ends_with_the_same_bits(stop, tmp_path):
     assert same(weights(again), weights(whole))
     assert resumed.epochs == complete.epochs and resumed.sessions == 2
     done = train(model(), double(images()), RECIPE, seed=1, probe=probe, checkpoint=path)  # nothing left to do
-    assert done.epochs == complete.epochs and done.seconds == pytest.approx(resumed.seconds, abs=5)
+    assert done.epochs == complete.epochs and done.seconds >= resumed.seconds
 
 
 JOB = """

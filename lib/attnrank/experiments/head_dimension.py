@@ -120,5 +120,6 @@ EXPERIMENTS = {
         paper=line_points(),
         chapter="head_dimension",
         repeats=Rounding(1e-9),
+        version=2,
     ),
 }  # fmt: skip

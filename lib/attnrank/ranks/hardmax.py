@@ -7,22 +7,14 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from attnrank import _check
-from attnrank.ranks._dense import dense_ranks
-from attnrank.ranks._pruned import pruned_rank
-from attnrank.ranks._range import check_range
-from attnrank.ranks._search import ManyTies
-from attnrank.ranks._small import small_ranks
+from attnrank.ranks._context import outside_compilation, widened
+from attnrank.ranks._hardmax import Heads, block_ranks, search_rank
 
-#: Scores of a matrix up to which all are computed. Beyond, keys are searched from the longest.
+#: Scores of a matrix up to which all are computed, block by block. Beyond, tiles of keys are searched.
 SMALL = 1 << 22
 
-#: Head dimension and scores of a matrix from and up to which all scores are computed too: few keys are short enough.
-WIDE, LARGE = 32, 1 << 27
 
-#: Where the largest numbers are between these, nothing needs scaling: products of two stay in the range of float32.
-MODERATE = (2.0**-20, 2.0**20)
-
-
+@outside_compilation
 def hardmax_rank(
     q: Float[Tensor, "*batch n d_h"],
     k: Float[Tensor, "*batch m d_h"],
@@ -34,9 +26,9 @@ def hardmax_rank(
 
     The answer is that of exact arithmetic on ``q`` and ``k`` as given, whatever their precision: float32 products
     leave, for nearly every query, one key that can be the best within rigorous bounds of the rounding errors; where
-    they leave several, float64 decides, and where that cannot, exact arithmetic. So the answer does not depend on the
-    tile, the split of a batch, the threads or the device. Exactly equal scores go to the first key, as in ``argmax``.
-    The temperature does not matter: the argmax of a row does not depend on it.
+    they leave several, exact arithmetic decides. So the answer does not depend on the tile, the split of a batch, the
+    threads or the device. Exactly equal scores go to the first key, as in ``argmax``. The temperature does not matter:
+    the argmax of a row does not depend on it.
 
     The extra memory is O(n + m). Large matrices are searched from the longest key, and queries whose best score no
     shorter key can reach are left out: at small d_h few scores are computed.
@@ -57,33 +49,18 @@ def hardmax_rank(
     ValueError : empty, NaN or infinite ``q`` or ``k``, shapes that do not fit, ``tile`` < 1, scores that overflow:
         those whose positive terms add up to more than the largest number of float64, for float64 input, or float32.
 
-    Source: chapter 01, "The rank of a hardmax matrix is a count".
+    Source: chapter attention_rank, "The rank of a hardmax matrix is a count".
     """
     _check_arguments(q, k, causal)
     tile = None if tile is None else _check.integer("tile", tile, minimum=1)
     batch, n, m = q.shape[:-2], q.shape[-2], k.shape[-2]
-    precision = torch.float64 if q.dtype == torch.float64 else torch.float32
+    q, k = (widened(x.detach()).reshape(-1, *x.shape[-2:]) for x in (q, k))
     with torch.autocast(q.device.type, enabled=False):
-        largest = check_range(q.detach(), k.detach(), precision, causal)
-        q, k = (x.detach().reshape(-1, *x.shape[-2:]) for x in (q, k))
-        if n * m > SMALL and not causal:
-            ranks = torch.stack([_large_rank(*pair, tile) for pair in zip(q, k, strict=True)])
-        elif n * m > SMALL or tile is not None or not all(MODERATE[0] <= size <= MODERATE[1] for size in largest):
-            ranks = dense_ranks(q, k, causal=causal, tile=tile)
-        else:
-            ranks, refused = small_ranks(q, k, causal=causal)
-            if refused.any():
-                ranks[refused] = dense_ranks(q[refused], k[refused], causal=causal, tile=None)
-    return ranks.reshape(batch)
-
-
-def _large_rank(q: Tensor, k: Tensor, tile: int | None) -> Tensor:
-    if q.shape[-1] >= WIDE and len(q) * len(k) <= LARGE:
-        try:
-            return dense_ranks(q[None], k[None], causal=False, tile=tile, patient=False)[0]
-        except ManyTies:
-            pass
-    return pruned_rank(q, k, tile=tile)
+        heads = Heads.of(q, k, causal)
+        if n * m <= SMALL and tile is None:
+            return block_ranks(heads, causal=causal).reshape(batch)
+        ranks = [search_rank(heads[i : i + 1], causal=causal, tile=tile) for i in range(len(q))]
+        return torch.stack(ranks).reshape(batch)
 
 
 def _check_arguments(q: Tensor, k: Tensor, causal: bool) -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import matplotlib as mpl
+from typing import TYPE_CHECKING
+
 import numpy as np
-import seaborn as sns
 import torch
-from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
 from attnrank import _check
+from attnrank._optional import optional
+
+if TYPE_CHECKING:
+    import matplotlib as mpl
+    import seaborn as sns
+    from matplotlib.axes import Axes
+else:
+    mpl, sns = optional("matplotlib", "book"), optional("seaborn", "book")
 
 #: For unordered curves: told apart without colour vision, on light and on inverted ground.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#AA3377", "#B8860B", "#555555")
@@ -49,8 +56,12 @@ def setup() -> None:
 
 
 def sequence_colours(count: int) -> list[tuple[float, float, float]]:
-    """``count`` colours from light to dark for an ordered quantity, distinct in print and without colour vision."""
-    return sns.color_palette("crest", _check.integer("count", count, minimum=1))
+    """``count`` colours from light to dark for an ordered quantity, distinct in print and without colour vision.
+
+    The lightest has a contrast of at least 3 on white and, inverted as the dark theme does, on black.
+    """
+    palette = sns.color_palette("crest", as_cmap=True)
+    return [palette(level)[:3] for level in np.linspace(0.32, 1.0, _check.integer("count", count, minimum=1))]
 
 
 def label_line(ax: Axes, x: float, y: float, text: str, colour: object, **options: object) -> None:

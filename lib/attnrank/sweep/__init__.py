@@ -16,12 +16,12 @@ computed as NaN or infinite is refused.
 
 from attnrank.sweep._device import device
 from attnrank.sweep._provenance import results_folder
-from attnrank.sweep._recompute import provenance, read, recompute
+from attnrank.sweep._recompute import differences, provenance, read, recompute
 from attnrank.sweep._run import run
 from attnrank.sweep._values import Setting, grid
 from attnrank.sweep.repeats import Exact, Repeats, Rounding, Statistical
 
 __all__ = [
-    "Exact", "Repeats", "Rounding", "Setting", "Statistical", "device", "grid", "provenance", "read", "recompute",
+    "Exact", "Repeats", "Rounding", "Setting", "Statistical", "device", "differences", "grid", "provenance", "read", "recompute",
     "results_folder", "run",
 ]

@@ -66,7 +66,7 @@ class Cluster:
         try:
             import distributed
         except ImportError as error:
-            raise ValueError(f"cluster needs Dask: pip install distributed ({error})") from None
+            raise ValueError(f"cluster needs Dask: pip install 'attnrank[cluster]' ({error})") from None
         self._distributed = distributed
         if not isinstance(cluster, (str, distributed.Client)):
             raise ValueError(f"cluster must be a distributed.Client or a scheduler's address, got {cluster!r}")

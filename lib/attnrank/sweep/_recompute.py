@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -70,6 +70,23 @@ def recompute(name: str, function: Callable[..., dict], *, generator: torch.Gene
         function = Manner(threads, checkpoint).wrap(function, name, Path(kept))
         again = [_recomputed(table, function, index) for index in sample]
     return frame(table.settings | table.results, again, sample)
+
+
+def differences(name: str, function: Callable[..., dict], *, rows: Iterable[int], folder: str | Path | None = None,
+                threads: str = "one", checkpoint: bool = False) -> Iterator[tuple[int, str | None]]:
+    """Compute the rows with these numbers (from 0) again, one by one: yield each with what differs, or None.
+
+    Arguments and exceptions are those of `recompute`, which raises ValueError at the first difference.
+    """
+    table = _published(name, folder)
+    for index in rows:
+        with tempfile.TemporaryDirectory() as kept:
+            try:
+                _recomputed(table, Manner(threads, checkpoint).wrap(function, name, Path(kept)), index)
+            except ValueError as difference:
+                yield index, str(difference)
+            else:
+                yield index, None
 
 
 def _published(name: str, folder: str | Path | None) -> Table:

@@ -46,6 +46,7 @@ class Session(Table):
                 self.csv.unlink(missing_ok=True)
                 self._begin(kinds, keys, declared, results=None, sessions=[])
             elif not self.holds(kinds, keys, declared):
+                self._refuse_another_chapter(declared)
                 self._refuse_other_version(declared)
                 self._refuse_other_grid(kinds, keys)
                 self._begin(kinds, keys, declared, results=self.results, sessions=self.record["sessions"])
@@ -55,6 +56,14 @@ class Session(Table):
         self.save(name=self.name, status="running", settings=kinds, results=results, grid=pack(kinds, keys),
                   seeds=seeds, **declared, rows=None, sha256=None, sessions=sessions)
         self.load_record()
+
+    def _refuse_another_chapter(self, declared: dict) -> None:
+        """Keep a published table to the grid of its experiment: rows of one's own would make it a table of no grid."""
+        if self.record["chapter"] and not declared["chapter"]:
+            self.refuse(self.json, f"this is a published table of the chapter {self.record['chapter']}",
+                        f"to add rows, add them to its grid, EXPERIMENTS[{self.name!r}].paper in "
+                        f"attnrank.experiments.{self.record['chapter']}, and run python -m attnrank.sweep "
+                        f"{self.name} --profile paper; a table of your own needs another name, or another folder")
 
     def _refuse_other_version(self, declared: dict) -> None:
         stored, own = self.record["version"], declared["version"]

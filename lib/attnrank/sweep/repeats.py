@@ -108,6 +108,7 @@ Repeats = Exact | Rounding | Statistical
 def to_record(repeats: Repeats) -> dict:
     """Return what a table's JSON says of how its numbers repeat."""
     fields = {name: value for name, value in asdict(repeats).items() if not name.startswith("_") and value != ()}
+    fields = {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}  # as it is read
     return {"kind": repeats.kind, **fields}
 
 

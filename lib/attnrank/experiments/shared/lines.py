@@ -11,7 +11,7 @@ from scipy import optimize
 from attnrank import _check, theory
 from attnrank.sweep import Setting
 
-#: The gap of the gap rule in chapter 03.
+#: The gap of the gap rule in chapter growth.
 GAP = 0.1
 
 

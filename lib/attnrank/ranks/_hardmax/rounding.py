@@ -1,0 +1,69 @@
+"""Scaling by powers of two, and rigorous bounds of the rounding errors of scores."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+#: For each precision the unit roundoff, the smallest normal number, and the exponents beyond which nothing is scaled.
+_FORMATS = {torch.float32: (2.0**-24, 2.0**-126, 100), torch.float64: (2.0**-53, 2.0**-1022, 1000)}
+
+
+#: Added to norms for every coordinate, where squares underflow.
+FLOOR = 2.0**-60
+
+
+def power_of_two(largest: Tensor) -> Tensor:
+    """Powers of two that bring ``largest`` >= 0 to between 1/2 and 1; less at the ends of the range of exponents."""
+    _, _, exponent = _FORMATS[largest.dtype]
+    largest = largest.clamp(2.0**-exponent, 2.0**exponent)
+    return torch.frexp(largest).mantissa / largest
+
+
+def norms(x: Tensor) -> Tensor:
+    """Euclidean norms of the rows of ``x`` in float32, with a floor."""
+    return torch.linalg.vector_norm(x, dim=-1) + math.sqrt(x.shape[-1]) * FLOOR
+
+
+def score_error(d_h: int, query_norms: Tensor, key_norms: Tensor) -> Tensor:
+    """Bound of the error of a float32 product of a query and a key, in any order of summation.
+
+    It covers the conversion of both to float32 after scaling and centring; the product, also where the user allows
+    torch to round its factors further; numbers that underflow; and the errors of the norms themselves.
+    """
+    unit, tiny, _ = _FORMATS[torch.float32]
+    relative = _growth(d_h, unit)
+    if _factors_may_be_rounded():
+        relative += 2.0**-6  # to 8 bits, or cut to them
+    relative *= (1 + relative) ** 3
+    return relative * query_norms * key_norms + 4 * d_h * tiny * (1 + query_norms + key_norms)
+
+
+def _factors_may_be_rounded() -> bool:
+    """Whether the user allows torch to multiply float32 matrices in less precision, for this or another device."""
+    matmul = torch.backends.mkldnn.matmul if hasattr(torch.backends.mkldnn, "matmul") else None
+    places = (torch.backends, torch.backends.mkldnn, matmul, torch.backends.cuda.matmul)
+    if any(_setting(place) not in ("none", "ieee") for place in places):
+        return True
+    return torch.get_float32_matmul_precision() != "highest"
+
+
+def _setting(place: object) -> str:
+    try:
+        return getattr(place, "fp32_precision", "none")
+    except AssertionError:  # what torch before 2.9 raises for settings it does not have
+        return "none"
+
+
+def sum_error(d_h: int, sizes: Tensor) -> Tensor:
+    """Bound of the error of a float64 sum of d_h products of rounded differences; ``sizes`` sums their sizes."""
+    unit, tiny, _ = _FORMATS[torch.float64]
+    relative = _growth(d_h, unit)
+    return relative * (1 + relative) ** 3 * sizes + 4 * d_h * tiny
+
+
+def _growth(d_h: int, unit: float) -> float:
+    """Relative error of a sum of d_h products: gamma of Higham (2002), with eight more roundings than a product has."""
+    return (d_h + 8) * unit / (1 - (d_h + 8) * unit)

@@ -1,0 +1,39 @@
+"""How many scores are held at once: as many float32 as fit the second-level cache of a core, or keep a GPU busy."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import torch
+
+#: Bytes where the processor does not say, and bounds of what it is believed.
+DEFAULT_CACHE, LEAST_CACHE, MOST_CACHE = 1 << 20, 1 << 18, 1 << 22
+
+#: Scores held at once on a GPU.
+GPU_SCORES = 1 << 24
+
+
+def tile_scores(device: torch.device) -> int:
+    """Scores of a tile: each thread has a share of it, in a cache of its own."""
+    if device.type != "cpu":
+        return GPU_SCORES
+    return cache_bytes() // 4 * torch.get_num_threads()
+
+
+@functools.cache
+def cache_bytes() -> int:
+    """Size of the second-level cache of a core."""
+    try:
+        size = torch.cpu.get_capabilities()["l2_cache_size"]
+    except (AttributeError, KeyError, RuntimeError):  # older versions of torch
+        size = _cache_as_linux_says()
+    return min(max(size or DEFAULT_CACHE, LEAST_CACHE), MOST_CACHE)
+
+
+def _cache_as_linux_says() -> int:
+    try:
+        text = Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text(encoding="ascii").strip()
+        return int(text.rstrip("KM")) << {"K": 10, "M": 20}.get(text[-1], 0)
+    except (OSError, ValueError):
+        return 0

@@ -1,0 +1,126 @@
+"""The best key of queries that float32 leaves undecided, in exact arithmetic; the first of several best keys."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from attnrank.ranks._hardmax.exact import exact_scores, exponents, first_best
+from attnrank.ranks._hardmax.rounding import sum_error
+
+#: Numbers that are gathered for pairs at once, and exact scores of a matrix.
+GATHERED, SCORES = 1 << 20, 1 << 17
+
+#: Scores of a matrix from which equal rows are looked for.
+DISTINCT = 1 << 14
+
+
+def hide(scores: Tensor, keys: Tensor, queries: Tensor) -> Tensor:
+    """Hide from each query the keys after it: ``scores`` (..., keys, queries), changed in place; indices of both."""
+    return scores.masked_fill_(keys[:, None] > queries, -torch.inf)
+
+
+def best_of_pairs(q: Tensor, k: Tensor, matrix: Tensor, which: Tensor, keys: Tensor) -> Tensor:
+    """The best key of each of the queries ``q`` (queries, d_h) among those it is paired with.
+
+    Parameters
+    ----------
+    k : floating-point tensor (batch, m, d_h).
+    matrix : int64 tensor (queries), whose keys a query is scored with.
+    which, keys : int64 tensors (pairs), a query and a key; each query at least once, ascending.
+
+    Returns
+    -------
+    int64 tensor (queries).
+    """
+    best = []
+    ends = torch.bincount(which, minlength=len(q)).cumsum(0)
+    limit, first, start = max(1, GATHERED // q.shape[-1]), 0, 0
+    while first < len(q):  # as many queries as have few pairs together
+        last = max(first + 1, int(torch.searchsorted(ends, start + limit, right=True)))
+        stop = int(ends[last - 1])
+        some = q[first:last].double(), k, matrix[first:last], which[start:stop] - first, keys[start:stop]
+        best.append(_best_of_some(*some))
+        first, start = last, stop
+    return torch.cat(best) if best else matrix
+
+
+def _best_of_some(q: Tensor, k: Tensor, matrix: Tensor, which: Tensor, keys: Tensor) -> Tensor:
+    close = _close_in_float64(q, k, matrix, which, keys)
+    which, keys = which[close], keys[close]
+    if len(keys) == len(q):
+        return keys
+    best = keys[torch.searchsorted(which, torch.arange(len(q), device=which.device))]  # the first of each query
+    ties = (torch.bincount(which) > 1).nonzero().flatten()
+    some = torch.isin(which, ties)
+    best[ties] = _exactly_best(q[ties], k, matrix[ties], torch.searchsorted(ties, which[some]), keys[some])
+    return best
+
+
+def _exactly_best(q: Tensor, k: Tensor, matrix: Tensor, which: Tensor, keys: Tensor) -> Tensor:
+    def highest(values: Tensor) -> Tensor:
+        return values.new_zeros(len(q)).scatter_reduce_(0, which, values, "amax", include_self=False)
+
+    def product(a: Tensor, b: Tensor) -> Tensor:
+        return (a[which] * b).sum(-1)
+
+    k = k[matrix[which], keys].double()
+    k_top = highest(exponents(k).amax(-1))[which, None]
+    digits = exact_scores(q, k, exponents(q).amax(-1, keepdim=True), k_top, product)
+    return first_best(digits, keys.double(), highest, lambda x: x[which]).long()
+
+
+def _close_in_float64(q: Tensor, k: Tensor, matrix: Tensor, which: Tensor, keys: Tensor) -> Tensor:
+    """Which pairs float64 leaves undecided, or are the best of their query."""
+    k = k[matrix[which], keys].double()
+    first = torch.ones_like(which, dtype=torch.bool)
+    first[1:] = which[1:] != which[:-1]
+    terms = q[which] * (k - k[first][which])  # what a key scores above the first of the query
+    sizes = terms.abs().sum(-1)
+    score, error = terms.sum(-1), sum_error(q.shape[-1], sizes)
+    lost = ~sizes.isfinite()  # to overflow: undecided
+    low = (score - error).masked_fill_(lost, -torch.inf)
+    best = low.new_full((len(q),), -torch.inf).scatter_reduce_(0, which, low, "amax")
+    return (score + error >= best[which]) | lost
+
+
+def best_by_matrix(q: Tensor, k: Tensor, seen: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    """The best of all keys ``k`` (batch, m, d_h) of each of the queries ``q`` (batch, n, d_h): int64 (batch, n).
+
+    With ``seen``, the indices of keys and of queries among all, a query sees the keys up to its own index only.
+    """
+    if q.shape[1] * k.shape[1] < DISTINCT:
+        return _best_of_all(q, k, seen)
+    return torch.stack([_best_of_distinct(*pair, seen) for pair in zip(q, k, strict=True)])
+
+
+def _best_of_distinct(q: Tensor, k: Tensor, seen: tuple[Tensor, Tensor] | None) -> Tensor:
+    """The best keys of one matrix; what ties has often many equal rows."""
+    keys, _ = distinct_rows(k)
+    if seen:  # equal queries do not see the same keys
+        return keys[_best_of_all(q[None], k[None, keys], (seen[0][keys], seen[1]))[0]]
+    queries, same = distinct_rows(q)
+    return keys[_best_of_all(q[None, queries], k[None, keys], None)[0, same]]
+
+
+def _best_of_all(q: Tensor, k: Tensor, seen: tuple[Tensor, Tensor] | None) -> Tensor:
+    rows = max(1, SCORES // k[..., 0].numel())
+    k = k.double()
+    keys = torch.arange(k.shape[1], device=k.device, dtype=k.dtype)[:, None]
+    k_top = exponents(k).amax((-2, -1), keepdim=True)
+    best = []
+    for start in range(0, q.shape[1], rows):
+        part = q[:, start : start + rows].double()
+        digits = exact_scores(part, k, exponents(part).amax(-1, keepdim=True), k_top, lambda a, b: b @ a.mT)
+        if seen:
+            hide(digits[0], seen[0], seen[1][start : start + rows])
+        best.append(first_best(digits, keys, lambda x: x.amax(1, keepdim=True), lambda x: x)[:, 0].long())
+    return torch.cat(best, 1)
+
+
+def distinct_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Indices of the rows of ``x`` (rows, d_h) that equal no earlier row, ascending; and for each row its equal there."""
+    rows, group = torch.unique(x + 0.0, dim=0, return_inverse=True)  # + 0.0 turns -0.0 into 0.0
+    first = torch.full(rows.shape[:1], len(x), dtype=torch.int64, device=x.device)
+    first, order = first.scatter_reduce_(0, group, torch.arange(len(x), device=x.device), "amin").sort()
+    return first, order.argsort()[group]

@@ -1,0 +1,72 @@
+"""Queries and keys in float32 for the bulk of the work, and how far their scores can be from the exact ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnrank.ranks._hardmax.range import check_range
+from attnrank.ranks._hardmax.rounding import FLOOR, norms, power_of_two, score_error
+
+#: Where the longest rows are between these, nothing needs scaling: products of two stay in the range of float32.
+MODERATE = (2.0**-20, 2.0**20)
+
+
+@dataclass
+class Heads:
+    """Matrices of one batch: ``q`` (batch, n, d_h) and ``k`` (batch, m, d_h) as given, ``x`` and ``y`` to work with.
+
+    ``x`` and ``y`` are float32. A key whose score in ``x y^T`` is more than ``slack`` (batch, n) below the best is not
+    the best key. ``norm`` (batch, n) and ``key_norm`` (batch, m) bound the lengths of their rows. ``zero`` (batch, n)
+    marks queries that are zero; None if there are none: all keys tie for them.
+    """
+
+    q: Tensor
+    k: Tensor
+    x: Tensor
+    y: Tensor
+    norm: Tensor
+    key_norm: Tensor
+    slack: Tensor
+    zero: Tensor | None
+
+    @classmethod
+    def of(cls, q: Tensor, k: Tensor, causal: bool) -> Heads:
+        """Raises ValueError for NaN, infinite numbers, and scores that overflow."""
+        x, y = _float(q).float(), _centred(_float(k))
+        norm, key_norm = norms(x), norms(y)
+        longest, longest_key, shortest = torch.stack([norm.amax(), key_norm.amax(), norm.amin()]).tolist()
+        if not (MODERATE[0] <= longest <= MODERATE[1] and MODERATE[0] <= longest_key <= MODERATE[1]):  # NaN, too
+            check_range(q, k, causal)
+            x, y = _scaled(_float(q)).float(), _centred(_scaled(_float(k)))
+            norm, key_norm = norms(x), norms(y)
+            shortest = norm.amin().item()
+        slack = 2 * score_error(x.shape[-1], norm, key_norm.amax(-1, keepdim=True))
+        zero = None
+        if shortest <= 1.01 * FLOOR * x.shape[-1] ** 0.5:
+            zero = ~q.any(-1)
+            slack = slack.masked_fill(zero, -torch.inf)  # so that no key is close
+        return cls(q, k, x, y, norm, key_norm, slack, zero)
+
+    def __getitem__(self, part: slice) -> Heads:
+        """Some of the matrices."""
+        return Heads(*(None if values is None else values[part] for values in vars(self).values()))
+
+
+def _float(x: Tensor) -> Tensor:
+    """Half precision converted to float32, without error."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _scaled(x: Tensor) -> Tensor:
+    """Each matrix times a power of two. What is lost to underflow is less than the bounds of errors allow for."""
+    return x * power_of_two(x.abs().amax((-2, -1), keepdim=True))
+
+
+def _centred(k: Tensor) -> Tensor:
+    """Keys in float32 from their mean, or nearly: one vector less for all changes no argmax, and rounding errors are
+    then relative to differences of keys."""
+    share = k.new_full((1, 1, k.shape[-2]), 1 / k.shape[-2])
+    return (k - share.expand(len(k), -1, -1) @ k).float()
