@@ -77,9 +77,8 @@ def test_below_the_threshold_the_count_grows_with_the_radius(beta):
     counts = [int((discretised(beta, radius, 400) >= 1).sum()) for radius in (2, 5, 10, 20)]
     assert counts == sorted(set(counts))
     assert theory.softmax_rank_limit(4, 1 / math.sqrt(4 * beta), 1.0) == math.inf
-        with pytest.raises(ValueError, match="^temperature"):
+    with pytest.raises(ValueError, match="^temperature"):
         theory.softmax_stable_rank_limit(4, 1 / math.sqrt(4 * beta))
-
 
 
 def test_known_values():
