@@ -76,7 +76,7 @@ def images(
     standardise: bool = False,
     folder: str | Path | None = None,
     revision: str | None = None,
-) -> tuple[Float64[Tensor, "rows channels height width"], Int64[Tensor, "rows"]]:
+) -> tuple[Float64[Tensor, "rows channels height width"], Int64[Tensor, rows]]:
     """Images as float64 in [0, 1], and their labels as int64; only the rows that are returned are decoded.
 
     Parameters
@@ -114,7 +114,7 @@ def pixels(
     generator: torch.Generator | None = None,
     folder: str | Path | None = None,
     revision: str | None = None,
-) -> tuple[UInt8[Tensor, "rows channels height width"], Int64[Tensor, "rows"]]:
+) -> tuple[UInt8[Tensor, "rows channels height width"], Int64[Tensor, rows]]:
     """Images as they are stored, uint8 in 0..white (``SOURCES[name].white``), and their labels as int64.
 
     Parameters and errors as for :func:`images`.
@@ -137,7 +137,7 @@ def texts(
     generator: torch.Generator | None = None,
     folder: str | Path | None = None,
     revision: str | None = None,
-) -> tuple[list[str], Int64[Tensor, "rows"]]:
+) -> tuple[list[str], Int64[Tensor, rows]]:
     """Texts, and their labels as int64; parameters and errors as for :func:`images`."""
     if _source(name, split).shape is not None:
         raise ValueError(f"name must be a set of texts, got {name!r}: use images")
@@ -188,7 +188,9 @@ def _digits(split: str) -> pa.Table:
         file = io.BytesIO()
         Image.fromarray(pixels.astype(np.uint8)).save(file, format="PNG")
         contents.append({"bytes": file.getvalue(), "path": None})
-    return pa.table({"image": pa.array(contents, sources.image_type()), "label": pa.array(digits.target[chosen], pa.int64())})
+    return pa.table(
+        {"image": pa.array(contents, sources.image_type()), "label": pa.array(digits.target[chosen], pa.int64())}
+    )
 
 
 def _decode(content: bytes, source: Source) -> np.ndarray:

@@ -215,7 +215,9 @@ def check(table: pa.Table, source: Source, origin: str) -> pa.Table:
         contents = _typed(contents, pa.binary(), (pa.types.is_binary, pa.types.is_large_binary), origin)
         # The path is dropped: an image is what its bytes say, and nothing else is ever opened.
         parts = [[chunk, pa.nulls(len(chunk), pa.string())] for chunk in contents.chunks]
-        values = pa.chunked_array([pa.StructArray.from_arrays(part, fields=list(image_type())) for part in parts], image_type())
+        values = pa.chunked_array(
+            [pa.StructArray.from_arrays(part, fields=list(image_type())) for part in parts], image_type()
+        )
     labels = _typed(labels, pa.int64(), (pa.types.is_integer,), origin)
     numbers = labels.to_numpy()
     wrong = np.flatnonzero((numbers < 0) | (numbers >= source.classes))

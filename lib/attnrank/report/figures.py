@@ -23,7 +23,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#AA3377", "#B8860B", "#555555")
 
 
 def setup() -> None:
-    """First call of every chapter: the book's figure style, and one thread, so that sums come out the same everywhere."""
+    """First call of every chapter: the book's figure style, and one thread, so that sums come out the same
+    everywhere."""
     torch.set_num_threads(1)
     sns.set_theme(style="ticks", context="notebook", palette=list(COLOURS))
     mpl.rcParams.update(

@@ -26,7 +26,8 @@ class Manner:
     """``threads``: "one", so that rows do not depend on the number of workers, or "all" of the process.
 
     A row with all threads is alone: other such rows of this user's processes on the machine wait, so that it also has
-    the accelerator for itself. ``checkpoint``: the function is given ``folder``, which persists until the row is stored.
+    the accelerator for itself. ``checkpoint``: the function is given ``folder``, which persists until the row is
+    stored.
     """
 
     threads: str = "one"

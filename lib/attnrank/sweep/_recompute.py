@@ -27,7 +27,8 @@ def read(name: str, *, folder: str | Path | None = None) -> pd.DataFrame:
 
 
 def provenance(name: str, *, folder: str | Path | None = None) -> dict:
-    """Return what ``NAME.json`` records of a table, finished or not: grid, seeds, status, function, how it repeats, sessions.
+    """Return what ``NAME.json`` records of a table, finished or not: grid, seeds, status, function, how it repeats,
+    sessions.
 
     Raises ValueError for a table that is missing or whose provenance is damaged.
     """

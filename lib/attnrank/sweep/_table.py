@@ -19,8 +19,21 @@ from attnrank.sweep._values import DTYPES, Kinds, Row, Setting, Value, frame, ki
 from attnrank.sweep.repeats import from_record
 
 REMEDY = "restore both files from version control, or delete both and run the sweep again"
-FIELDS = {"name": str, "status": str, "settings": dict, "results": (dict, type(None)), "grid": (dict, list),
-          "chapter": str, "module": str, "function": str, "version": int, "repeats": dict, "rows": (int, type(None)), "sha256": (str, type(None)), "sessions": list}
+FIELDS = {
+    "name": str,
+    "status": str,
+    "settings": dict,
+    "results": (dict, type(None)),
+    "grid": (dict, list),
+    "chapter": str,
+    "module": str,
+    "function": str,
+    "version": int,
+    "repeats": dict,
+    "rows": (int, type(None)),
+    "sha256": (str, type(None)),
+    "sessions": list,
+}
 
 
 class Table:

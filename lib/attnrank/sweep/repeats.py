@@ -61,8 +61,8 @@ class Statistical:
     ``errors`` gives for each such column its standard error: a number, or the name of a column of standard errors. The
     difference of two values is taken as normal with sqrt(2) times the stored standard error, and its margin is what it
     exceeds with probability ``rate`` / (rows * columns) at most. Columns that ``errors`` does not name are compared
-    with ``rtol``; those of standard errors, which are estimates, within a factor of ``factor``. Columns that ``ignored``
-    names, such as the seconds that a run took, are facts of one computation and are not compared.
+    with ``rtol``; those of standard errors, which are estimates, within a factor of ``factor``. Columns that
+    ``ignored`` names, such as the seconds that a run took, are facts of one computation and are not compared.
     """
 
     errors: Mapping[str, str | float]
@@ -108,7 +108,9 @@ Repeats = Exact | Rounding | Statistical
 def to_record(repeats: Repeats) -> dict:
     """Return what a table's JSON says of how its numbers repeat."""
     fields = {name: value for name, value in asdict(repeats).items() if not name.startswith("_") and value != ()}
-    fields = {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}  # as it is read
+    fields = {
+        name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()
+    }  # as it is read
     return {"kind": repeats.kind, **fields}
 
 
