@@ -106,6 +106,6 @@ EXPERIMENTS = {
             problem=["toy"], method=["projected"], heads=[2, 6], scale=[1.0], seeds=[50], step=list(LOOKS)
         ),
         chapter=CHAPTER,
-        repeats=Rounding(1e-3),
+        repeats=Rounding(1e-7),
     ),
 }  # fmt: skip
