@@ -195,6 +195,7 @@ def _digits(split: str) -> pa.Table:
 
 def _decode(content: bytes, source: Source) -> np.ndarray:
     """Pixels (height, width, channels) as uint8 of an encoded image."""
+    assert source.shape is not None, "a set of images"
     channels, height, width = source.shape
     with Image.open(io.BytesIO(content), formats=("PNG", "WEBP", "JPEG")) as picture:
         if picture.size != (width, height):
@@ -206,6 +207,7 @@ def _decode(content: bytes, source: Source) -> np.ndarray:
 def _pixels(tables: list[tuple[str, pa.Table]], rows: np.ndarray, source: Source) -> np.ndarray:
     """Pixels (rows, height, width, channels) as uint8; an error names the file and the row in it."""
     contents = pc.struct_field(pa.concat_tables([table for _, table in tables])["image"], "bytes")
+    assert source.shape is not None, "a set of images"
     pixels = np.empty((len(rows), *source.shape[1:], source.shape[0]), dtype=np.uint8)
     for index, row in enumerate(rows.tolist()):
         try:

@@ -142,7 +142,7 @@ def read(
     absent: list[str] = []
     if folder is None:
         place = f"{source.hub} on the Hugging Face hub"
-        parts = [(place, _from_hub(name, split, revision or source.revision))]
+        parts = [(place, _from_hub(name, split, revision or source.revision or "main"))]
     else:
         found = _find(name, split, Path(folder).expanduser().resolve())
         absent = [other for other, files in found.items() if not files]
@@ -177,7 +177,7 @@ def _from_hub(name: str, split: str, revision: str) -> pa.Table:
 
 def _find(name: str, split: str, folder: Path) -> dict[str, list[Path]]:
     """The parquet files of every split, from the first likely place that has any."""
-    config = SOURCES[name].config
+    config = SOURCES[name].config or ""
     for place in (folder / name, folder / name / config, folder, folder / config):
         found = {
             each: sorted([*place.glob(f"{each}.parquet"), *place.glob(f"{each}-*.parquet")])

@@ -6,9 +6,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from attnrank import attention, theory
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from attnrank import attention, theory
 
 
 def discretised(beta, radius=math.inf, nodes=160):

@@ -5,6 +5,8 @@ A function so wrapped can be sent to another process, as it could before.
 
 from __future__ import annotations
 
+from typing import Any
+
 import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -60,7 +62,7 @@ class _Wrapped:
     threads: int
     manner: Manner
 
-    def __call__(self, **setting: object) -> Setting:
+    def __call__(self, **setting: Any) -> Setting:
         before = torch.get_num_threads()
         with _alone() if self.manner.threads == "all" else nullcontext():
             torch.set_num_threads(self.threads)

@@ -124,7 +124,7 @@ class Session(Table):
                 if self.results is None:
                     self.save(results=kinds_of(result))
                     self.load_record()
-                write(self.csv, line_of(self.settings | self.results) + line)
+                write(self.csv, line_of(self.columns()) + line)
             self._note(seconds, device)
             self.refresh()
         shutil.rmtree(checkpoint_folder(self.folder, self.name, key), ignore_errors=True)

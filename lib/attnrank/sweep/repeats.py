@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from scipy import stats
 
@@ -81,7 +81,7 @@ class Statistical:
         object.__setattr__(self, "_names", frozenset(e for e in self.errors.values() if isinstance(e, str)))
 
     def difference(self, stored: Setting, new: Setting, rows: int) -> str | None:
-        def close(name: str, a: Value, b: Value) -> bool:
+        def close(name: str, a: Any, b: Any) -> bool:
             if name in self.ignored:
                 return True
             if name in self.errors and _numbers(a, b):
