@@ -89,10 +89,6 @@ def images(p):
     p.data.images("digits", "test", count=3, generator=seeded(), standardise=True)
 
 
-def pixels(p):
-    p.data.pixels("digits", "test", count=3, generator=seeded())
-
-
 def texts(p):
     with pytest.MonkeyPatch.context() as patch:  # collecting the docstrings takes seconds
         patch.setattr(p.data.docstrings, "load", lambda split: (["a", "b", "c"], [0, 2, 1]))

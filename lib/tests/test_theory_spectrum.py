@@ -82,7 +82,6 @@ def test_below_the_threshold_the_count_grows_with_the_radius(beta):
         theory.softmax_stable_rank_limit(4, 1 / math.sqrt(4 * beta))
 
 
-
 def test_known_values():
     assert theory.softmax_rank_limit(64, 1.0, 0.1) == 65
     assert theory.softmax_rank_limit(64, 1.0, 0.01) == math.comb(66, 2)
