@@ -1,4 +1,5 @@
-"""Old addresses lead to the new ones: ``redirects`` in _config.yml names pages that have moved, old: new, without suffix."""
+"""Old addresses lead to the new ones: ``redirects`` in _config.yml names pages that have moved, old: new, without
+suffix."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from sphinx.util.typing import ExtensionMetadata
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>This page has moved</title>
-<meta http-equiv="refresh" content="0; url={target}"><link rel="canonical" href="{target}"><meta name="robots" content="noindex">
+<meta http-equiv="refresh" content="0; url={target}"><link rel="canonical" href="{target}">
+<meta name="robots" content="noindex">
 </head><body><article><p>This page has moved: <a href="{target}">{name}</a>.</p></article></body></html>
 """
 
@@ -26,7 +28,9 @@ def write_redirects(app: Sphinx, exception: Exception | None) -> None:
             raise ConfigError(f"redirects: {old} must have gone and {new} must be a page")
         target = relative_uri(f"{old}.html", f"{new}.html")
         page = Path(app.outdir, *PurePosixPath(f"{old}.html").parts)
-        page.write_text(PAGE.format(target=html.escape(target), name=html.escape(app.env.titles[new].astext())), encoding="utf-8")
+        page.write_text(
+            PAGE.format(target=html.escape(target), name=html.escape(app.env.titles[new].astext())), encoding="utf-8"
+        )
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:

@@ -1,4 +1,5 @@
-"""Every chapter reads in one sitting: the limits of height, words and figures, and nothing cut at the width of a laptop."""
+"""Every chapter reads in one sitting: the limits of height, words and figures, and nothing cut at the width of a
+laptop."""
 
 from __future__ import annotations
 
@@ -6,9 +7,10 @@ import copy
 import re
 from pathlib import Path
 
+import pytest
+
 import browsing
 import html_checks
-import pytest
 
 HEIGHT, WORDS, FIGURES = 15_000, 3_000, 8
 LAPTOP = {"viewport": {"width": 1360, "height": 900}, "color_scheme": "light"}

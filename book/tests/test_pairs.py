@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
-import pairs
 import pytest
 from nbformat import NotebookNode
+
+import pairs
 
 TEXT = """---
 kernelspec:

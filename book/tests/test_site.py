@@ -6,10 +6,11 @@ import base64
 import json
 from pathlib import Path
 
-import browsing
-import html_checks
 import pytest
 import yaml
+
+import browsing
+import html_checks
 
 PAGE = "<!doctype html><html><head><meta charset='utf-8'>{head}</head><body><article>{body}</article></body></html>"
 PIXEL = base64.b64decode("R0lGODlhAQABAIAAAAAAAP///ywAAAAAAQABAAACAUwAOw==")

@@ -1,4 +1,5 @@
-"""Packages that only some parts of this one need: imported when they are used, with a message that says how to get them."""
+"""Packages that only some parts of this one need: imported when they are used, with a message that says how to get
+them."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def require(name: str, extra: str) -> ModuleType:
     """Import a module, or raise ImportError that names the extra of attnrank which installs it."""
     try:
         with warnings.catch_warnings():
-            # In a notebook without ipywidgets, importing tqdm complains that it cannot draw bars, which nobody asked for.
+            # In a notebook without ipywidgets, importing tqdm complains that it cannot draw bars, which nobody asked
+            # for.
             warnings.filterwarnings("ignore", message="IProgress not found")
             return importlib.import_module(name)
     except ImportError as error:

@@ -1,4 +1,5 @@
-"""What the probe is compared with: ranks of attention matrices that were computed explicitly, with numpy, in float64."""
+"""What the probe is compared with: ranks of attention matrices that were computed explicitly, with numpy, in
+float64."""
 
 from __future__ import annotations
 

@@ -23,19 +23,18 @@ from scipy.special import erf
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnrank import data, experiments, sweep
-from attnrank.models import pretrained
-from attnrank.sweep import _provenance, _values
 from attnrank.data import SOURCES
 from attnrank.experiments import EXPERIMENTS, PROFILES, growth
 from attnrank.experiments.after_training import HUB
-from attnrank.experiments.upkeep.copies import EMBEDDED
 from attnrank.experiments.experiment import merge
 from attnrank.experiments.shared.gram import mean_cosine as mean_cosines
 from attnrank.experiments.shared.heads import random_heads
 from attnrank.experiments.upkeep import cost
+from attnrank.experiments.upkeep.copies import EMBEDDED
 from attnrank.experiments.upkeep.verification import Verdict, verify
 from attnrank.experiments.vit_initialisation import blocks as vision
-from attnrank.models import TransformerConfig, VisionTransformer
+from attnrank.models import TransformerConfig, VisionTransformer, pretrained
+from attnrank.sweep import _provenance, _values
 
 RESULTS = Path(__file__).resolve().parents[2] / "book" / "results"
 
@@ -298,7 +297,9 @@ def test_treatments():
 
 def test_mean_cosine():
     x = gaussian(3, 7, 5)
-    assert mean_cosines(x).mean().item() == pytest.approx(np.mean([mean_cosine(tokens) for tokens in x.numpy()]), rel=1e-12)
+    assert mean_cosines(x).mean().item() == pytest.approx(
+        np.mean([mean_cosine(tokens) for tokens in x.numpy()]), rel=1e-12
+    )
     assert mean_cosines(torch.ones(1, 4, 5, dtype=torch.float64)).item() == pytest.approx(1, rel=1e-12)
 
 
@@ -387,7 +388,8 @@ def other(value, by):
 
 
 def test_a_changed_function_is_found(published):
-    """Negative control: results that are off by 1e-6, or ten times the tolerance, are not those of the published rows."""
+    """Negative control: results that are off by 1e-6, or ten times the tolerance, are not those of the published
+    rows."""
     experiment = EXPERIMENTS[published]
     by = max(1e-6, 10 * experiment.repeats.rtol)
 
@@ -527,4 +529,6 @@ def test_a_table_names_the_code_that_made_it(name):
     """Chapter, module, function, version and how its numbers repeat are those of its experiment: no stale pointer."""
     experiment, record = EXPERIMENTS[name], sweep.provenance(name, folder=RESULTS)
     declared = _provenance.declaration(experiment.function, experiment.chapter, experiment.version, experiment.repeats)
-    assert {field: record[field] for field in declared} == declared, f"run: python -m attnrank.sweep {name} --profile paper"
+    assert {field: record[field] for field in declared} == declared, (
+        f"run: python -m attnrank.sweep {name} --profile paper"
+    )

@@ -8,12 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from attnrank import theory
 from attnrank.experiments.layer_tables import causes as module
 from attnrank.experiments.layer_tables import encoders, search
 from attnrank.models import Encoder, TransformerConfig, sinusoids
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 def seeded(seed=0):
@@ -272,7 +273,8 @@ def test_layer_encoders_refuses_bad_input(change):
         encoders.layer_encoders(**(ENCODER | change))
 
 
-# The proposition of chapter layer_tables: rank at most the number of distinct tokens, and reached at every head dimension
+# The proposition of chapter layer_tables: rank at most the number of distinct tokens, and reached at every head
+# dimension
 
 @given(counts=st.lists(st.integers(1, 5), min_size=2, max_size=5), seed=st.integers(0, 99))
 @settings(deadline=None)

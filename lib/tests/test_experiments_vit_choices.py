@@ -19,7 +19,9 @@ def test_geometry_is_that_of_explicit_pairs():
     for sequence, rho, k in zip(x.numpy(), share, directions, strict=True):
         centred = sequence - sequence.mean(0)
         pairs = [(i, j) for i in range(7) for j in range(7) if i != j]
-        assert rho.item() == pytest.approx(np.mean([sequence[i] @ sequence[j] for i, j in pairs]) / np.mean((sequence**2).sum(1)))
+        assert rho.item() == pytest.approx(
+            np.mean([sequence[i] @ sequence[j] for i, j in pairs]) / np.mean((sequence**2).sum(1))
+        )
         squared = np.mean([(centred[i] @ centred[j]) ** 2 for i, j in pairs])
         assert k.item() == pytest.approx(np.mean((centred**2).sum(1)) ** 2 / squared)
 
@@ -32,12 +34,16 @@ def test_orthonormal_tokens_share_nothing_and_many_even_ones_have_their_dimensio
 
 
 def test_the_rank_is_that_of_the_model_written_out():
-    images = data.images("digits", count=4, generator=torch.Generator().manual_seed(10_001), standardise=False)[0].double()
+    images = data.images("digits", count=4, generator=torch.Generator().manual_seed(10_001), standardise=False)[
+        0
+    ].double()
     generator = torch.Generator().manual_seed(1)
     embedding = torch.randn(192, 4, generator=generator, dtype=torch.float64) / 2
     tokens = []
     for image in images[:, 0]:
-        tokens.append(torch.stack([image[r : r + 2, c : c + 2].reshape(4) for r in range(0, 8, 2) for c in range(0, 8, 2)]))
+        tokens.append(
+            torch.stack([image[r : r + 2, c : c + 2].reshape(4) for r in range(0, 8, 2) for c in range(0, 8, 2)])
+        )
     x = torch.stack(tokens) @ embedding.T + 0.3 * torch.randn(16, 192, generator=generator, dtype=torch.float64)
     x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
     w_q, w_k = torch.randn(2, 3, 192, 8, generator=torch.Generator().manual_seed(1001), dtype=torch.float64)

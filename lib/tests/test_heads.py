@@ -50,7 +50,12 @@ def test_other_leading_dimensions_and_fewer_keys():
     q, _ = heads(7, 5)
     _, k = heads(9, 5)
     table = head_ranks(q, k)
-    assert len(table) == 1 and "head" not in table and math.isnan(table.bound[0]) and table.attrs["layout"] == "n 7, head_dim 5"
+    assert (
+        len(table) == 1
+        and "head" not in table
+        and math.isnan(table.bound[0])
+        and table.attrs["layout"] == "n 7, head_dim 5"
+    )
     assert table.barrier[0] == theory.occupancy_bound(7, 9) and table.hardmax_rank[0] == counted(q, k)
     q, k = heads(2, 3, 4, 6, 5)
     assert list(head_ranks(q, k).columns[:3]) == ["batch_0", "batch_1", "head"] and len(head_ranks(q, k)) == 24
@@ -68,7 +73,9 @@ def test_queries_and_keys_of_a_torch_layer():
     q, k = (y.unflatten(-1, (3, -1)).transpose(1, 2) for y in (q, k))
     mask = torch.ones(10, 10, dtype=torch.bool).triu(1)
     _, weights = layer(x, x, x, attn_mask=mask, need_weights=True, average_attn_weights=False)
-    torch.testing.assert_close(attention(q.detach(), k.detach(), temperature=math.sqrt(8), causal=True), weights.detach())
+    torch.testing.assert_close(
+        attention(q.detach(), k.detach(), temperature=math.sqrt(8), causal=True), weights.detach()
+    )
     table = head_ranks(q, k, causal=True)  # tensors with a gradient will do
     assert table.hardmax_rank.tolist() == hardmax_rank_of(weights).flatten().tolist()
     assert not table.hardmax_rank.equals(head_ranks(q, k).hardmax_rank)
@@ -91,12 +98,18 @@ def test_rank_of_masked_scores_and_of_hard_attention():
     assert torch.equal(hardmax_rank_of(hard), torch.linalg.matrix_rank(hard))
 
 
-@pytest.mark.parametrize("matrix, message", [
-    (torch.tensor([[1.0, math.nan]]), "finite largest entry"), (torch.tensor([[1.0, math.inf]]), "finite largest entry"),
-    (torch.tensor([[1.0, 0.0], [-math.inf, -math.inf]]), "finite largest entry"),
-    (torch.ones(3), "attention must have shape"), (torch.ones(0, 3), "must not be empty"),
-    (torch.ones(2, 2, dtype=torch.int64), "must be floating point"), (np.ones((2, 2)), r"torch\.from_numpy\(attention\)"),
-])
+@pytest.mark.parametrize(
+    "matrix, message",
+    [
+        (torch.tensor([[1.0, math.nan]]), "finite largest entry"),
+        (torch.tensor([[1.0, math.inf]]), "finite largest entry"),
+        (torch.tensor([[1.0, 0.0], [-math.inf, -math.inf]]), "finite largest entry"),
+        (torch.ones(3), "attention must have shape"),
+        (torch.ones(0, 3), "must not be empty"),
+        (torch.ones(2, 2, dtype=torch.int64), "must be floating point"),
+        (np.ones((2, 2)), r"torch\.from_numpy\(attention\)"),
+    ],
+)
 def test_matrices_without_an_answer(matrix, message):
     with pytest.raises(ValueError, match=message):
         hardmax_rank_of(matrix)
@@ -113,11 +126,20 @@ def test_an_attention_matrix_in_place_of_queries_and_keys_is_refused():
     head_ranks(square, square), head_ranks(square.softmax(-1), other)  # queries and keys may be square, or tied
 
 
-@pytest.mark.parametrize("shape, warned", [
-    ((2, 300, 8, 16), True), ((2, 8, 300, 16), False),  # (batch, n, heads, head_dim), and as it should be
-    ((4, 40, 768), True), ((12, 40, 64), False), ((12, 40, 576), False),  # heads not split, and split
-    ((300, 8, 16), False), ((64, 128, 32, 8), False), ((1, 128, 4, 8), False), ((40, 768), False),  # many sequences; short ones
-])
+@pytest.mark.parametrize(
+    "shape, warned",
+    [
+        ((2, 300, 8, 16), True),
+        ((2, 8, 300, 16), False),  # (batch, n, heads, head_dim), and as it should be
+        ((4, 40, 768), True),
+        ((12, 40, 64), False),
+        ((12, 40, 576), False),  # heads not split, and split
+        ((300, 8, 16), False),
+        ((64, 128, 32, 8), False),
+        ((1, 128, 4, 8), False),
+        ((40, 768), False),  # many sequences; short ones
+    ],
+)
 def test_a_layout_that_no_model_has_is_said(shape, warned):
     q, k = heads(*shape)
     with warnings.catch_warnings(record=True) as caught:

@@ -37,7 +37,8 @@ def imports(path: Path, package: Path = PACKAGE) -> list[tuple[int, str]]:
 
 
 def part_of(name: str) -> str | None:
-    """The part of the package that an imported name belongs to; None for the package itself and its public functions."""
+    """The part of the package that an imported name belongs to; None for the package itself and its public
+    functions."""
     parts = name.split(".")
     return parts[1] if len(parts) > 1 and parts[1] in HEIGHT else None
 

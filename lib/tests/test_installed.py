@@ -22,7 +22,8 @@ from packaging.utils import canonicalize_name
 LIB = Path(__file__).resolve().parents[1]
 EXTRAS = ("data", "book", "cluster", "models")
 #: What `import attnrank` and the rank routines must do without.
-HEAVY = {"datasets", "pyarrow", "PIL", "sklearn", "matplotlib", "seaborn", "mpmath", "distributed", "dask", "safetensors",
+HEAVY = {"datasets", "pyarrow", "PIL", "sklearn", "matplotlib", "seaborn", "mpmath", "distributed", "dask",
+"safetensors",
          "tokenizers", "transformers"}  # fmt: skip
 
 
@@ -129,7 +130,10 @@ def test_every_module_can_be_imported_without_any_extra(bare, modules, tmp_path)
 
 
 def test_every_module_can_be_imported_with_all_extras(full, modules, tmp_path):
-    code = EVERY_MODULE + "\nfrom attnrank import data, report\nreport.setup()\nprint(data.images('digits', count=2)[0].shape)"
+    code = (
+        EVERY_MODULE
+        + "\nfrom attnrank import data, report\nreport.setup()\nprint(data.images('digits', count=2)[0].shape)"
+    )
     assert run(full, code, tmp_path).split("\n", 1) == [str(modules), "torch.Size([2, 1, 8, 8])\n"]
 
 
@@ -144,10 +148,17 @@ def test_what_is_missing_is_named_with_its_extra(use, extra, bare, tmp_path):
 
 @pytest.mark.skipif(not (LIB.parent / "README.md").exists(), reason="the package is tested without the book")
 def test_the_lines_of_the_front_page_run_on_queries_and_keys(bare, tmp_path):
-    section = (LIB.parent / "README.md").read_text(encoding="utf-8").split("## Measure your own heads")[1].split("\nOr ")[0].split("\n## ")[0]
+    section = (
+        (LIB.parent / "README.md")
+        .read_text(encoding="utf-8")
+        .split("## Measure your own heads")[1]
+        .split("\nOr ")[0]
+        .split("\n## ")[0]
+    )
     lines = [line.strip() for line in section.splitlines() if line.startswith("    ") and "pip install" not in line]
     assert sum("attnrank." in line for line in lines) >= 4
-    given = "import torch\nlayer = torch.nn.MultiheadAttention(32, 4, batch_first=True)\nx = torch.randn(2, 10, 32)\nheads = 4\n"
+    given = "import torch\nlayer = torch.nn.MultiheadAttention(32, 4, batch_first=True)\n"
+    given += "x, heads = torch.randn(2, 10, 32), 4\n"
     run(bare, given + "\n".join(lines), tmp_path)
 
 

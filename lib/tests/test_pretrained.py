@@ -1,4 +1,5 @@
-"""Models that others trained: they do what their authors say, the probe counts their ranks, and wrong files are refused.
+"""Models that others trained: they do what their authors say, the probe counts their ranks, and wrong files are
+refused.
 
 Their files are no part of the repository: where ATTNRANK_MODELS or ATTNRANK_DATA does not name a folder that has them,
 only what needs no file is tested.

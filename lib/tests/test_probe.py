@@ -47,9 +47,9 @@ def self_attention(layer: nn.TransformerEncoderLayer, x: np.ndarray, hidden: np.
         scores = np.where(hidden, -np.inf, scores)
     a = softmax(scores)
     mixed = (a @ v).transpose(0, 2, 1, 3).reshape(x.shape)
-    norm = lambda y, i: F.layer_norm(
+    norm = lambda y, i: F.layer_norm(  # noqa: E731
         torch.from_numpy(y), (width,), *(torch.from_numpy(p[f"norm{i}.{w}"]) for w in ("weight", "bias"))
-    ).numpy()  # noqa: E731, E501
+    ).numpy()
     y = norm(x + mixed @ p["self_attn.out_proj.weight"].T + p["self_attn.out_proj.bias"], 1)
     inner = np.maximum(y @ p["linear1.weight"].T + p["linear1.bias"], 0)
     return torch.from_numpy(a), norm(y + inner @ p["linear2.weight"].T + p["linear2.bias"], 2)
@@ -146,7 +146,8 @@ FORMS = {
     "matmul": lambda q, k, v: F.softmax(q @ k.mT / 2, dim=-1) @ v,
     "scaled before": lambda q, k, v: torch.matmul(torch.softmax(torch.matmul(q * 0.5, k.transpose(-1, -2)), -1), v),
     "shifted, masked, dropped out": lambda q, k, v: F.dropout(
-        (lambda s: nn.Softmax(-1)((s - s.amax(-1, keepdim=True)).masked_fill(torch.zeros_like(s).bool(), -1e9)))(q @ k.mT * 0.5),
+        (lambda s: nn.Softmax(-1)((s - s.amax(-1, keepdim=True)).masked_fill(torch.zeros_like(s).bool(),
+        -1e9)))(q @ k.mT * 0.5),
         0.1, training=False) @ v,
     "bmm": merged,
     "einsum": long_einsum,

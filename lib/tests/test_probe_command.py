@@ -61,7 +61,8 @@ def test_random_weights_of_the_same_architecture(text_model, tmp_path):
 
 def test_images(tmp_path, capsys):
     image = pytest.importorskip("PIL.Image")
-    config = tf.ViTConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=12,
+    config = tf.ViTConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+    image_size=12,
                           patch_size=4)  # fmt: skip
     folder = tmp_path / "vit"
     tf.ViTModel(config).save_pretrained(folder)

@@ -1,7 +1,8 @@
-"""The probe on families of transformers, tiny and random: every count equals that of the model's own attention matrices.
+"""The probe on families of transformers, tiny and random: every count equals that of the model's own attention
+matrices.
 
-The model's eager attention returns its matrices; ranks are counted from these with numpy. The probe reads the same model,
-and the same weights under scaled_dot_product_attention where the family has it.
+The model's eager attention returns its matrices; ranks are counted from these with numpy. The probe reads the same
+model, and the same weights under scaled_dot_product_attention where the family has it.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ FAMILIES = {
     "disentangled": ("DebertaV2Model", "DebertaV2Config", SIZES | {"relative_attention": True, "position_buckets": 8,
                      "pos_att_type": ["c2p", "p2c"]}, "right", SELF),
     "causal": ("GPT2Model", "GPT2Config", {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 99}, "left", SELF),
-    "linear biases": ("BloomModel", "BloomConfig", {"hidden_size": 32, "n_layer": 2, "n_head": 4, "vocab_size": 99}, "left", SELF),
-    "multi-query": ("FalconModel", "FalconConfig", {k: v for k, v in SIZES.items() if k != "intermediate_size"}, "none", SELF),
+    "linear biases": ("BloomModel", "BloomConfig", {"hidden_size": 32, "n_layer": 2, "n_head": 4, "vocab_size": 99},
+    "left", SELF),
+    "multi-query": ("FalconModel", "FalconConfig", {k: v for k, v in SIZES.items() if k != "intermediate_size"},
+    "none", SELF),
     "grouped": ("LlamaModel", "LlamaConfig", GROUPED, "left", SELF),
     "QK-norm": ("Qwen3Model", "Qwen3Config", GROUPED | {"head_dim": 8}, "right", SELF),
     "sliding window": ("Gemma3TextModel", "Gemma3TextConfig",
@@ -49,7 +52,8 @@ FAMILIES = {
     "mixture of experts": ("MixtralModel", "MixtralConfig", GROUPED | {"num_local_experts": 4}, "none", SELF),
     "sink": ("GptOssModel", "GptOssConfig",
              GROUPED | EXPERTS | {"head_dim": 8, "sliding_window": 5, "layer_types": MIXED}, "none", SELF),
-    "vision": ("ViTModel", "ViTConfig", {k: v for k, v in SIZES.items() if k != "vocab_size"} | PATCHES, "images", SELF),
+    "vision": ("ViTModel", "ViTConfig", {k: v for k, v in SIZES.items() if k != "vocab_size"} | PATCHES, "images",
+    SELF),
     "encoder-decoder": ("BartModel", "BartConfig", SEQ2SEQ, "decoder", BOTH),
     "relative biases": ("T5Model", "T5Config", {"d_model": 32, "d_kv": 8, "d_ff": 37, "num_layers": 1, "num_heads": 4,
                         "vocab_size": 99, "decoder_start_token_id": 0}, "decoder", BOTH),

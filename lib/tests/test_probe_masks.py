@@ -1,4 +1,5 @@
-"""Ranks under masks against brute force in exact arithmetic, what kind of mask is read off, and what counts as padding."""
+"""Ranks under masks against brute force in exact arithmetic, what kind of mask is read off, and what counts as
+padding."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def draw_mask(generator, n, m):
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 7), st.integers(1, 7), st.integers(1, 4),
-       st.sampled_from(["normal", "whole", "close", "equal"]), st.sampled_from([torch.float64, torch.float32, torch.bfloat16]))  # fmt: skip
+       st.sampled_from(["normal", "whole", "close", "equal"]), st.sampled_from([torch.float64, torch.float32,
+       torch.bfloat16]))  # fmt: skip
 def test_masked_ranks_equal_exact_arithmetic(seed, n, m, d, kind, dtype):
     generator = torch.Generator().manual_seed(seed)
     q, k = torch.randn(2, 2, max(n, m), d, generator=generator, dtype=torch.float64)

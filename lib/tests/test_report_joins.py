@@ -15,7 +15,9 @@ def test_rows_come_in_the_order_of_the_left_table():
 
 
 def test_a_missing_row_is_named_with_its_table():
-    with pytest.raises(ValueError, match=r"head_dimension_bounds lacks 1 of the rows of head_dimension: n = 96, d_h = 8; add"):
+    with pytest.raises(
+        ValueError, match=r"head_dimension_bounds lacks 1 of the rows of head_dimension: n = 96, d_h = 8; add"
+    ):
         join(LEFT, RIGHT, ["n", "d_h"], names=("head_dimension", "head_dimension_bounds"))
     assert join(LEFT, RIGHT, ["n", "d_h"], missing="drop").n.tolist() == [64, 16]
 

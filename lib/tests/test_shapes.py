@@ -89,10 +89,6 @@ def images(p):
     p.data.images("digits", "test", count=3, generator=seeded(), standardise=True)
 
 
-def pixels(p):
-    p.data.pixels("digits", "test", count=3, generator=seeded())
-
-
 def texts(p):
     with pytest.MonkeyPatch.context() as patch:  # collecting the docstrings takes seconds
         patch.setattr(p.data.docstrings, "load", lambda split: (["a", "b", "c"], [0, 2, 1]))
@@ -135,14 +131,12 @@ def models(p):
 def model_variants(p):
     for change in ({"qk_norm": True}, {"tied": True, "learn_temperature": True}, {"frozen": True}):
         config = p.models.TransformerConfig(width=6, heads=2, head_dim=5, depth=2, value_dim=4, **change)
-        model = p.models.VisionTransformer(config, image_size=8, patch_size=4, classes=3, generator=seeded(), pool="sequence")
+        model = p.models.VisionTransformer(
+            config, image_size=8, patch_size=4, classes=3, generator=seeded(), pool="sequence"
+        )
         model(draw(2, 3, 8, 8))
         model.queries_keys(draw(2, 3, 8, 8), scaled=True)
         model.encoder.blocks[0].attention.scaled_queries_keys(draw(2, 3, 5, 6, dtype=torch.float32))
-
-
-def pixels(p):
-    p.data.pixels("digits", "test", count=2)
 
 
 def crop_and_flip(p):

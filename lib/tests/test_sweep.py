@@ -26,7 +26,6 @@ from joblib.externals.loky import get_reusable_executor
 
 from attnrank import sweep
 from attnrank.sweep import _provenance, _session, _values
-
 from sweep_job import bytes_of, calls, job, published, record_of, script, simple, start  # noqa: F401 (fixtures)
 
 # An uninterrupted run -------------------------------------------------------------------------------------------------
@@ -152,7 +151,7 @@ def test_killed_at_random_moments(job, script, published, tmp_path, calls):
     """Five kills, each some rows after the last; then one run finishes. No stored row is computed again."""
     chance = random.Random()
     stored = []
-    for kill in range(5):
+    for _ in range(5):
         process = start(script, tmp_path, "T", stderr=subprocess.DEVNULL)
         process.stdout.readline()
         already = len(calls())

@@ -1,4 +1,5 @@
-"""How rows that are computed again are compared: exactly, up to rounding, or within a margin that says how often it errs."""
+"""How rows that are computed again are compared: exactly, up to rounding, or within a margin that says how often it
+errs."""
 
 from __future__ import annotations
 
@@ -23,8 +24,16 @@ ROW = {"rank": 7, "mean": 0.25, "note": "x", "missing": math.nan}
 def test_floats_are_near_and_everything_else_is_equal(repeats, slack):
     assert repeats.difference(ROW, dict(ROW), 10) is None
     assert repeats.difference(ROW, ROW | {"mean": 0.25 * (1 + 0.5 * slack)}, 10) is None
-    for name, value in (("mean", 0.25 * (1 + 2 * slack)), ("rank", 8), ("note", "y"), ("missing", 0.0), ("mean", math.nan)):
-        assert repeats.difference(ROW, ROW | {name: value}, 10).startswith(f"{name} is {ROW[name]!r}, recomputed {value!r} (")
+    for name, value in (
+        ("mean", 0.25 * (1 + 2 * slack)),
+        ("rank", 8),
+        ("note", "y"),
+        ("missing", 0.0),
+        ("mean", math.nan),
+    ):
+        assert repeats.difference(ROW, ROW | {name: value}, 10).startswith(
+            f"{name} is {ROW[name]!r}, recomputed {value!r} ("
+        )
 
 
 def test_rounding_near_zero_has_a_tolerance_of_its_own():
@@ -41,7 +50,9 @@ def test_margins_of_a_statistical_table_err_as_often_as_they_say():
     for _ in range(draws):
         old, new = generator.standard_normal((2, rows, 2))
         alarms += any(
-            repeats.difference({"a": 0.5 * x[0], "b": 3 * x[1], "b_error": 3.0}, {"a": 0.5 * y[0], "b": 3 * y[1], "b_error": 3.0}, rows)
+            repeats.difference(
+                {"a": 0.5 * x[0], "b": 3 * x[1], "b_error": 3.0}, {"a": 0.5 * y[0], "b": 3 * y[1], "b_error": 3.0}, rows
+            )
             is not None
             for x, y in zip(old, new, strict=True)
         )
@@ -56,7 +67,13 @@ def test_a_statistical_table_compares_its_other_columns():
     assert 0.7 < margin < 0.9  # 5.4 times sqrt(2) times 0.1
     near = {"mean": 1 + 0.99 * margin, "mean_error": 0.06, "geometry": 2.001, "count": 3}
     assert repeats.difference(row, near, 50) is None
-    for change in ({"mean": 1 + 1.01 * margin}, {"mean_error": 0.04}, {"geometry": 2.01}, {"count": 4}, {"mean": math.nan}):
+    for change in (
+        {"mean": 1 + 1.01 * margin},
+        {"mean_error": 0.04},
+        {"geometry": 2.01},
+        {"count": 4},
+        {"mean": math.nan},
+    ):
         assert repeats.difference(row, near | change, 50).startswith(next(iter(change)))
 
 
@@ -79,7 +96,10 @@ def test_bad_declarations():
         (lambda: Rounding(-1), "rtol must be at least 0"),
         (lambda: Rounding(math.nan), "rtol must be a finite"),
         (lambda: Statistical({}), "errors must name at least one column"),
-        (lambda: from_record({"kind": "roughly"}), "repeats must be one of exact, rounding, statistical; got 'roughly'"),
+        (
+            lambda: from_record({"kind": "roughly"}),
+            "repeats must be one of exact, rounding, statistical; got 'roughly'",
+        ),
         (lambda: from_record({}), "repeats must be one of"),
     ):
         with pytest.raises(ValueError, match=message):

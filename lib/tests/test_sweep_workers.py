@@ -355,9 +355,9 @@ def test_bad_cluster(tmp_path):
         run(cluster=3)
     with pytest.raises(ValueError, match="workers must be left out with a cluster, .*got 2"):
         run(cluster="tcp://127.0.0.1:9", workers=2)
-    with dask.config.set({"distributed.comm.timeouts.connect": "300ms"}):
-        with pytest.raises(ValueError, match=r"cluster: no scheduler answers at 'tcp://127.0.0.1:9'"):
-            run(cluster="tcp://127.0.0.1:9")
+    soon = dask.config.set({"distributed.comm.timeouts.connect": "300ms"})
+    with soon, pytest.raises(ValueError, match=r"cluster: no scheduler answers at 'tcp://127.0.0.1:9'"):
+        run(cluster="tcp://127.0.0.1:9")
     assert not list(tmp_path.iterdir())
 
 

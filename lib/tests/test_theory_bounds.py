@@ -196,6 +196,6 @@ def test_bound_holds_and_its_control_is_caught(family, number):
     ranks, bound, control, control_bound, largest = family(generator)
     ranks, control = ranks.double(), control.double()
     assert ranks.shape == control.shape == (SAMPLES,)
-    assert 1 <= ranks.min() and max(ranks.max(), control.max()) <= largest
+    assert ranks.min() >= 1 and max(ranks.max(), control.max()) <= largest
     assert ranks.mean() <= bound + margin(ranks, largest)
     assert control.mean() > control_bound + margin(control, largest)

@@ -5,10 +5,11 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from attnrank import theory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
+
+from attnrank import theory
 
 
 @pytest.mark.parametrize(("p", "mu"), [(0.5, 0.3), (0.1, 0.9), (1e-4, 0.5), (1e-10, 0.7), (0.999, 0.2), (1e-3, 0.999)])
@@ -21,7 +22,9 @@ def test_half_space_exponent_against_mpmath(p, mu):
             return -mpmath.log(mpmath.erfc(u / mpmath.sqrt(2)) / 2) * mpmath.npdf(z)
 
         corner = -t / mpmath.sqrt(mu)
-        expected = mpmath.quad(integrand, sorted({mpmath.mpf(-20), -5, 0, 5, mpmath.mpf(20), corner - 1, corner, corner + 1}))
+        expected = mpmath.quad(
+            integrand, sorted({mpmath.mpf(-20), -5, 0, 5, mpmath.mpf(20), corner - 1, corner, corner + 1})
+        )
     assert float(theory.half_space_exponent(p, mu)) == pytest.approx(float(expected), rel=1e-9)
 
 
@@ -58,7 +61,8 @@ def test_half_spaces_are_extremal_among_sets_of_the_line(p, mu):
 @given(p=st.floats(1e-6, 0.999), mu=st.floats(0.01, 0.99))
 @settings(deadline=None, max_examples=40)
 def test_noise_stability_of_half_spaces(p, mu):
-    """The lemma of noise stability where it is tightest among sets of one measure: P(q, q' in C) <= p^(2 / (1 + mu))."""
+    """The lemma of noise stability where it is tightest among sets of one measure: P(q, q' in C) <= p^(2 / (1 +
+    mu))."""
     t = stats.norm.ppf(p)
     both = stats.multivariate_normal.cdf([t, t], cov=[[1, mu], [mu, 1]])
     assert p**2 * (1 - 1e-4) <= both <= p ** (2 / (1 + mu)) * (1 + 1e-6)

@@ -1,4 +1,5 @@
-"""Normalised keys: the second moment of a cell and the bound from below, against geometry, closed forms and simulation."""
+"""Normalised keys: the second moment of a cell and the bound from below, against geometry, closed forms and
+simulation."""
 
 import math
 
@@ -57,7 +58,9 @@ def test_wide_keys_have_equal_cells():
     assert math.isfinite(theory.normalised_lower_bound(10**12, 64))
 
 
-@pytest.mark.parametrize(("arguments", "name"), [((1, 3), "n"), ((10, 1), "d_h"), ((10.5, 3), "n"), ((10, math.nan), "d_h")])
+@pytest.mark.parametrize(
+    ("arguments", "name"), [((1, 3), "n"), ((10, 1), "d_h"), ((10.5, 3), "n"), ((10, math.nan), "d_h")]
+)
 def test_bad_arguments_are_refused_by_name(arguments, name):
     for function in (theory.normalised_second_moment, theory.normalised_lower_bound):
         with pytest.raises(ValueError, match=f"^{name} "):

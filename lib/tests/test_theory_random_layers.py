@@ -4,10 +4,11 @@ import math
 
 import numpy as np
 import pytest
+from scipy import integrate, special, stats
+
 from attnrank import theory
 from attnrank.experiments.depth import causes
 from attnrank.theory.random_layers import gelu_product
-from scipy import integrate, special, stats
 
 
 def test_gelu_product_closed_forms_and_adaptive_quadrature():
@@ -28,7 +29,9 @@ def test_the_first_layers_by_hand():
     mlp = theory.random_layer_cosines(100, 2, attention=False)
     product = 1 / 3 + 1 / (2 * math.pi * math.sqrt(3))
     assert mlp == pytest.approx([0.0, (1 / (4 * math.pi)) / (1 + product)])
-    uniform = theory.random_layer_cosines(100, 2, score_variance=0.0, mlp=False)  # every row takes the mean of all values
+    uniform = theory.random_layer_cosines(
+        100, 2, score_variance=0.0, mlp=False
+    )  # every row takes the mean of all values
     assert uniform[1] == pytest.approx(0.01 / 1.01)
     assert theory.random_layer_cosines(100, 3, attention=False, mlp=False) == pytest.approx([0.0, 0.0, 0.0])
     large = theory.random_layer_cosines(100, 8, weight_variance=0.02**2, scale=1000.0)
@@ -57,7 +60,8 @@ def test_parts_share_tokens_and_weights_and_an_odd_activation_keeps_tokens_apart
 @pytest.mark.parametrize(
     ("change", "name"),
     [({"n": 0}, "n"), ({"depth": 0}, "depth"), ({"width": 0}, "width"), ({"scale": 0.0}, "scale"),
-     ({"cosine": 1.5}, "cosine"), ({"score_variance": -1.0}, "score_variance"), ({"weight_variance": 0.0}, "weight_variance")],
+     ({"cosine": 1.5}, "cosine"), ({"score_variance": -1.0}, "score_variance"), ({"weight_variance": 0.0},
+     "weight_variance")],
 )  # fmt: skip
 def test_bad_input_is_named(change, name):
     arguments = {"n": 10, "depth": 2} | change

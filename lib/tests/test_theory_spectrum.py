@@ -6,9 +6,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from attnrank import attention, theory
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from attnrank import attention, theory
 
 
 def discretised(beta, radius=math.inf, nodes=160):
@@ -77,9 +78,8 @@ def test_below_the_threshold_the_count_grows_with_the_radius(beta):
     counts = [int((discretised(beta, radius, 400) >= 1).sum()) for radius in (2, 5, 10, 20)]
     assert counts == sorted(set(counts))
     assert theory.softmax_rank_limit(4, 1 / math.sqrt(4 * beta), 1.0) == math.inf
-        with pytest.raises(ValueError, match="^temperature"):
+    with pytest.raises(ValueError, match="^temperature"):
         theory.softmax_stable_rank_limit(4, 1 / math.sqrt(4 * beta))
-
 
 
 def test_known_values():

@@ -20,7 +20,9 @@ def test_without_a_common_share_it_is_the_bound_resolved_by_head_dimension(n, k)
         assert theory.token_geometry_rank(n, 2 * k, 2 * k, 0.0) == pytest.approx(expected, rel=2e-4)
 
 
-@pytest.mark.parametrize(("n", "d_h", "directions", "share"), [(64, 8, 3.0, 0.3), (64, 192, 20.0, 0.8), (16, math.inf, 8.0, 0.5)])
+@pytest.mark.parametrize(
+    ("n", "d_h", "directions", "share"), [(64, 8, 3.0, 0.3), (64, 192, 20.0, 0.8), (16, math.inf, 8.0, 0.5)]
+)
 def test_it_is_what_its_definition_says(n, d_h, directions, share):
     """Monte Carlo over R and C, false-alarm rate 1e-6, with the mean over U taken on quantiles of U^2 ~ Beta."""
     rng = np.random.default_rng(0)
@@ -30,7 +32,9 @@ def test_it_is_what_its_definition_says(n, d_h, directions, share):
     score = math.sqrt(share) * common[:, None] + math.sqrt(1 - share) * radius[:, None] * np.concatenate([u, -u])
     win = np.exp((n - 1) * special.log_ndtr(score)).mean(1)
     samples = n * -np.expm1(n * np.log1p(-win))
-    assert abs(theory.token_geometry_rank(n, d_h, directions, share) - samples.mean()) < 5 * samples.std() / math.sqrt(4000)
+    assert abs(theory.token_geometry_rank(n, d_h, directions, share) - samples.mean()) < 5 * samples.std() / math.sqrt(
+        4000
+    )
 
 
 @settings(deadline=None, max_examples=10)

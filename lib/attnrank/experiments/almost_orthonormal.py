@@ -50,7 +50,8 @@ def token_ranks(tokens: str, level: float, n: int, keys: str, samples: int, seed
     fixed = {
         "orthonormal": torch.eye(n, dtype=torch.float64),
         "circle": torch.stack([angle.cos(), angle.sin()], -1),
-        "uneven": torch.randn(n, 3, generator=seeded(0), dtype=torch.float64) * 3.0 ** torch.linspace(-1, 1, n)[:, None],
+        "uneven": torch.randn(n, 3, generator=seeded(0), dtype=torch.float64)
+        * 3.0 ** torch.linspace(-1, 1, n)[:, None],
         "own": torch.zeros(n, OWN_HEAD_DIM, dtype=torch.float64),
     }[keys]
     ranks = []
@@ -186,8 +187,9 @@ def token_conditions(n: int, d: int, d_h: int) -> Setting:
     """Scales of the largest cosine that the theorems of the chapter admit, and that of n random directions in R^d.
 
     "paper" n^{-3/2} / (d + d_h), "total_variation" n^{-2} d_h^{-1/2}, "effective_queries" n^{-2}, "noise_stability"
-    1 / (n log n), all for a remainder O(1); "vanishing" 1 / n for o(n), "small_cosines" 1 / (n (log n)^3); "random_directions" 2 sqrt(log n / d), above the largest cosine for long sequences. "ratio" is that of the
-    second to the first.
+    1 / (n log n), all for a remainder O(1); "vanishing" 1 / n for o(n), "small_cosines" 1 / (n (log n)^3);
+    "random_directions" 2 sqrt(log n / d), above the largest cosine for long sequences. "ratio" is that of the second to
+    the first.
     """
     n, d, d_h = (_check.integer(name, value, minimum=1) for name, value in (("n", n), ("d", d), ("d_h", d_h)))
     log_n = math.log(_check.integer("n", n, minimum=2))
@@ -280,7 +282,8 @@ EXPERIMENTS = {
         token_conditions,
         quick=grid(n=[16, 256], d=[256], d_h=[8, 64]),
         paper=[
-            *({"n": n, "d": width * n, "d_h": d_h} for n in _LENGTHS for width in (1, 2, 4, 16, 64) for d_h in _HEAD_DIMS),
+            *({"n": n, "d": width * n, "d_h": d_h} for n in _LENGTHS for width in (1, 2, 4, 16,
+            64) for d_h in _HEAD_DIMS),
             *({"n": n, "d": d, "d_h": 64} for n, d in ((16, 192), (64, 192), (256, 192), (4096, 64))),
         ],
         chapter="almost_orthonormal",

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from attnrank import _check, theory
 from attnrank.experiments.experiment import Exact, Experiment, Rounding
+from attnrank.experiments.shared.distributions import DISTRIBUTIONS, WIDTHS, projections
 from attnrank.experiments.shared.heads import (
     SMALL,
     hardmax_rank_on_device,
     random_heads,
 )
 from attnrank.experiments.shared.statistics import batches, seeded
-from attnrank.experiments.shared.distributions import DISTRIBUTIONS, WIDTHS, projections
 from attnrank.sweep import Setting, grid
 
 #: When a head is called large enough: see :func:`saturation`.
@@ -110,7 +110,8 @@ def saturation_trial(distribution: str, n: int, d: int, design: str, repetitions
     """Saturated head dimension by both rules, read off one measured curve.
 
     The curve is the mean rank / n of ``repetitions`` token sequences, each with one head at every one of ``HEAD_DIMS``
-    (``DESIGNS``). Increment rule: :func:`attnrank.theory.increment_stop` at 0.01. Gap rule: the first d_h within 0.1 of the barrier.
+    (``DESIGNS``). Increment rule: :func:`attnrank.theory.increment_stop` at 0.01. Gap rule: the first d_h within 0.1 of
+    the barrier.
     """
     _check.choice("design", design, DESIGNS)
     repetitions = _check.integer("repetitions", repetitions, minimum=1)

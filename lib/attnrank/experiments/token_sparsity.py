@@ -175,7 +175,7 @@ EXPERIMENTS = {
             *grid(dataset=["cifar10"], samples=[5000], task=["ten"], c=[0.001, 0.01]),
         ],
         chapter="token_sparsity",
-        repeats=Rounding(1e-2),
+        repeats=Rounding(1e-7),
         data="dataset",
     ),
 }  # fmt: skip

@@ -23,6 +23,15 @@ class FrontEnd(nn.Module):
         for name, shape in shapes.items():
             self.register_buffer(name, torch.ones(shape))
 
+    window: Tensor
+    dft_real: Tensor
+    dft_imag: Tensor
+    mel: Tensor
+    log_floor: Tensor
+    dct: Tensor
+    mean: Tensor
+    scale: Tensor
+
     def forward(self, sound: Tensor) -> Tensor:
         frames = sound.unfold(-1, FRAME, STEP) * self.window
         magnitude = ((frames @ self.dft_real.T).square() + (frames @ self.dft_imag.T).square()).sqrt()

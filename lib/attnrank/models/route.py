@@ -5,6 +5,8 @@ Its tokens are the places of a travelling salesman problem, points of the unit s
 
 from __future__ import annotations
 
+from typing import Any
+
 import math
 
 import torch
@@ -90,7 +92,7 @@ class RouteEncoder(nn.Module):
 
     @torch.no_grad()
     def _settle(self) -> None:
-        norms = [norm for layer in self.layers for norm in (layer.bn1, layer.bn2)]
+        norms: list[Any] = [norm for layer in self.layers for norm in (layer.bn1, layer.bn2)]
         for norm in norms:
             norm.momentum = 1.0
         self.train()(torch.rand(64, 50, 2))

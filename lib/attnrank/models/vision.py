@@ -90,7 +90,7 @@ class VisionTransformer(nn.Module):
         self.classifier = config.linear(config.width, classes, generator)
         if pool == "sequence":
             self.pooling = config.linear(config.width, 1, generator)
-            self.pooling.bias = None  # it would add the same number to every score of the softmax
+            self.pooling.register_parameter("bias", None)  # it would add the same number to every score of the softmax
         self.to(dtype)
 
     def embed(self, images: Float[Tensor, "batch c height width"]) -> Float[Tensor, "batch n d"]:

@@ -55,8 +55,10 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
     """A line for each layer: the mean, least and largest hardmax rank of its heads beside the bound."""
     groups = frame.groupby("layer", sort=False)
     lines = groups.agg(
-        heads=("head", "count"), n=("n", "first"), m=("m", "first"), head_dim=("head_dim", "first"), mask=("mask", "first"),
-        rank=("hardmax_rank", "mean"), least=("hardmax_rank", "min"), largest=("hardmax_rank", "max"), bound=("bound", "first"),
+        heads=("head", "count"), n=("n", "first"), m=("m", "first"), head_dim=("head_dim", "first"), mask=("mask",
+        "first"),
+        rank=("hardmax_rank", "mean"), least=("hardmax_rank", "min"), largest=("hardmax_rank", "max"), bound=("bound",
+        "first"),
         deviation=("deviation", "max"),
     )  # fmt: skip
     rounded = lines.round({"rank": 1, "least": 1, "largest": 1, "bound": 1}).reset_index()

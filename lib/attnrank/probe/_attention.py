@@ -22,7 +22,8 @@ class Attention:
     v, output : (S, H_v, m, d_v) and (S, H, n, d_v), H_v a divisor of H.
     scale : the factor of the products.
     mask : see :class:`Mask`.
-    scores : (S, H, n, m), given where they are no multiple of ``q k^T`` (a bias, soft-capping) or where there is a sink.
+    scores : (S, H, n, m), given where they are no multiple of ``q k^T`` (a bias, soft-capping) or where there is a
+        sink.
     sink : (S, H, n), a score without a key and a value; None without one.
     crosses : whether queries and keys belong to different tokens, as far as the arguments of the module tell.
     rotary_dim : how much of the head dimension carries positions in latent attention.
@@ -56,7 +57,8 @@ class Attention:
 
 
 def four(x: Tensor, heads: int) -> Tensor:
-    """x (..., rows, columns) as (S, H, rows, columns); three dimensions hold S x H matrices, the heads of a sample together."""
+    """x (..., rows, columns) as (S, H, rows, columns); three dimensions hold S x H matrices, the heads of a sample
+    together."""
     if x.ndim == 2:
         return x[None, None]
     if x.ndim == 3:

@@ -45,7 +45,8 @@ def _from(build) -> nn.Module:
 def text_batches(
     name: str, model: nn.Module, file: Path, *, length: int, samples: int, revision: str | None = None
 ) -> list[dict]:
-    """The first ``samples`` stretches of ``length`` tokens of a text, a batch each; one shorter stretch where it is short."""
+    """The first ``samples`` stretches of ``length`` tokens of a text, a batch each; one shorter stretch where it is
+    short."""
     tf = _transformers()
     tokenizer = tf.AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
     text = file.read_text(encoding="utf-8")

@@ -116,9 +116,9 @@ def _unpadded(mask: Mask, sample: int, head: int, crosses: bool, device: torch.d
     """Queries and keys that are no padding (n), (m).
 
     A key that no query sees is padding, and a query that sees no key. In self-attention a padded token is both. On the
-    left padding is harder to see, since models let a padded query see all keys where it would see none. Queries that see
-    all keys or none are padding if the others see none of their keys, and the last query is one of the others: it may
-    see all keys under a causal mask, and then there is no padding on the left.
+    left padding is harder to see, since models let a padded query see all keys where it would see none. Queries that
+    see all keys or none are padding if the others see none of their keys, and the last query is one of the others: it
+    may see all keys under a causal mask, and then there is no padding on the left.
     """
     n, m = mask.n, mask.m
     seen = torch.zeros(m, dtype=torch.bool, device=device)

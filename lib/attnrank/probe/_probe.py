@@ -31,7 +31,8 @@ COLUMNS = (
 #: Tokens up to which spectra are computed without being asked for.
 LONG = 2048
 
-#: Deviations beyond which a layer did something else than softmax(q k^T) v; coarse scores move float16 and bfloat16 far.
+#: Deviations beyond which a layer did something else than softmax(q k^T) v; coarse scores move float16 and bfloat16
+#: far.
 REFUSED, REFUSED_HALF = 0.05, 0.5
 
 
@@ -48,8 +49,8 @@ def probe(
 
     The model runs in evaluation mode, uncompiled, without gradients, and is left as it was found: parameters, buffers,
     training modes, hooks, caches handed in, random states. ``scaled_dot_product_attention``, ``nn.MultiheadAttention``
-    and ``nn.TransformerEncoder`` are seen, and attention written out as product, softmax, product; with grouped queries,
-    positions of any kind, normalised queries and keys, masks, sinks, cross-attention and caches.
+    and ``nn.TransformerEncoder`` are seen, and attention written out as product, softmax, product; with grouped
+    queries, positions of any kind, normalised queries and keys, masks, sinks, cross-attention and caches.
 
     Parameters
     ----------
@@ -61,7 +62,8 @@ def probe(
     layers : names, patterns such as ``"encoder.*"``, or places (0 is the first attention that runs, -1 the last) of the
         layers to measure; None means all.
     ranks : which of "hardmax", "numerical", "stable", "effective" to compute. None means all, but only the hardmax rank
-        for layers with more than 2,048 queries or keys: their spectra take time and memory. What is not computed is NaN.
+        for layers with more than 2,048 queries or keys: their spectra take time and memory. What is not computed is
+        NaN.
     per_sample : a row for each sample of the batch in place of the mean over samples, with a column ``sample``.
 
     Returns
@@ -72,15 +74,16 @@ def probe(
     - head : from 0.
     - n, m : numbers of queries and keys without padding.
     - head_dim, kv_heads : d_h, and the number of different key heads.
-    - mask : "none", "causal", "window" or "other"; "+ padding" where padding was left out; "+ bias" where the scores are
+    - mask : "none", "causal", "window" or "other"; "+ padding" where padding was left out; "+ bias" where the scores
+      are
       no multiple of q k^T on the visible keys, as with position biases and soft-capping.
     - hardmax_rank : distinct best keys. By the exact routine from queries and keys in the model's own precision; with a
       bias from the scores in float64. A sink never counts as a key.
     - numerical_rank, stable_rank, effective_rank : of the softmax at the model's own temperature, computed in float64
       from queries and keys (with a sink, from the scores; its column is left out).
     - bound : on the expected hardmax rank of a random head, in tokens, fitting mask, n and d_h: see ``attnrank.theory``
-      (``head_dim_bound``, ``occupancy_bound`` for keys of other tokens, ``causal_head_dim_bound``). For windows and other
-      masks, the expected rank of uniform picks among the keys that each query sees.
+      (``head_dim_bound``, ``occupancy_bound`` for keys of other tokens, ``causal_head_dim_bound``). For windows and
+      other masks, the expected rank of uniform picks among the keys that each query sees.
     - deviation : the largest difference between softmax(q k^T) v and what the model computed there, in units of the
       largest entry of v; over all queries where a spectrum is computed, else over 64 of them. The maximum over samples.
     - sink_mass, only with a sink : the share of attention that it takes.
@@ -148,8 +151,8 @@ class _Choice:
 def attentions(model: nn.Module, batch: Tensor | tuple | Mapping) -> list[Attention]:
     """The attentions of a model on one batch, in the order in which they run: queries, keys, values, masks of each.
 
-    What the probe measures, for measurements that it does not have. Memory grows with the number of layers, and not with
-    n x n where the model attends by ``scaled_dot_product_attention``.
+    What the probe measures, for measurements that it does not have. Memory grows with the number of layers, and not
+    with n x n where the model attends by ``scaled_dot_product_attention``.
 
     Raises
     ------
@@ -246,9 +249,7 @@ def _label(kind: int, padded: bool, biased: bool) -> str:
 
 
 def _batches(batch: object) -> list:
-    if isinstance(batch, (Tensor, Mapping)):
-        given = [batch]
-    elif isinstance(batch, tuple):
+    if isinstance(batch, (Tensor, Mapping, tuple)):
         given = [batch]
     elif isinstance(batch, np.ndarray):
         raise ValueError("batch must hold torch tensors, got a numpy array: convert it with torch.from_numpy(batch)")
@@ -287,5 +288,6 @@ def _check_model(model: object) -> None:
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             raise ValueError(
-                f"model has TorchScript in {name or 'itself'}, which the probe cannot see into: pass the original module"
+                f"model has TorchScript in {name or 'itself'}, which the probe cannot see into: pass the original "
+                f"module"
             )

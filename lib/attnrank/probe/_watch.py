@@ -172,7 +172,8 @@ class Watch(TorchFunctionMode):
                 self._attended(softmax, values_of(name, args, left, right, result, weights_left))
                 return result
             if one in self._products and not (_weight_like(right) and weights_left):
-                self._refused("a product of queries and keys is multiplied with values and no softmax over the keys was "
+                self._refused("a product of queries and keys is multiplied with values and no softmax over the keys "
+                "was "
                               "seen in between: linear attention, or a softmax written by hand")  # fmt: skip
                 return result
         if left.is_floating_point() and result.ndim >= 2:
@@ -186,7 +187,8 @@ class Watch(TorchFunctionMode):
         if softmax.product is None:
             if scores.ndim < 3 or scores.shape[-2] == 1:
                 return  # pooling by learned scores, or a router
-            self._refused("a softmax is multiplied with values whose scores are no product of queries and keys that the "
+            self._refused("a softmax is multiplied with values whose scores are no product of queries and keys that "
+            "the "
                           "probe could follow (additive attention, or products written as sums)")  # fmt: skip
             return
         if softmax.note.used:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,7 +23,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#AA3377", "#B8860B", "#555555")
 
 
 def setup() -> None:
-    """First call of every chapter: the book's figure style, and one thread, so that sums come out the same everywhere."""
+    """First call of every chapter: the book's figure style, and one thread, so that sums come out the same
+    everywhere."""
     torch.set_num_threads(1)
     sns.set_theme(style="ticks", context="notebook", palette=list(COLOURS))
     mpl.rcParams.update(
@@ -64,13 +65,13 @@ def sequence_colours(count: int) -> list[tuple[float, float, float]]:
     return [palette(level)[:3] for level in np.linspace(0.32, 1.0, _check.integer("count", count, minimum=1))]
 
 
-def label_line(ax: Axes, x: float, y: float, text: str, colour: object, **options: object) -> None:
+def label_line(ax: Axes, x: float, y: float, text: str, colour: object, **options: Any) -> None:
     """Write ``text`` in the colour of a line just right of its end (x, y), in place of a legend."""
     ax.annotate(text, (x, y), xytext=(5, 0), textcoords="offset points", color=colour, va="center",
                 annotation_clip=False, **options)  # fmt: skip
 
 
-def draw_band(ax: Axes, x: ArrayLike, mean: ArrayLike, spread: ArrayLike, colour: object, **options: object) -> None:
+def draw_band(ax: Axes, x: ArrayLike, mean: ArrayLike, spread: ArrayLike, colour: object, **options: Any) -> None:
     """A line through ``mean`` with a band of one ``spread`` on either side."""
     ax.fill_between(x, np.subtract(mean, spread), np.add(mean, spread), color=colour, alpha=0.18, linewidth=0)
     ax.plot(x, mean, color=colour, **options)

@@ -37,8 +37,8 @@ def draw_heads(ax: Axes, frame: pd.DataFrame, *, vmax: float = 1.0, colour_bar: 
     above = (frame["hardmax_rank"] > frame["bound"]).to_numpy()
     ax.plot(frame["head"][above], row[above], "o", markersize=4.5, markerfacecolor="none", markeredgecolor="white",
             markeredgewidth=1.3)  # fmt: skip
-    ax.set_xticks(range(share.shape[1]), range(share.shape[1]), fontsize=8)
-    ax.set_yticks(range(len(layers)), range(1, len(layers) + 1), fontsize=8)
+    ax.set_xticks(range(share.shape[1]), list(map(str, range(share.shape[1]))), fontsize=8)
+    ax.set_yticks(range(len(layers)), list(map(str, range(1, len(layers) + 1))), fontsize=8)
     ax.set(xlabel="head", ylabel="layer")
     ax.tick_params(length=0)
     for side in ax.spines.values():

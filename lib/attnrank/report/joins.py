@@ -18,7 +18,8 @@ def join(left: pd.DataFrame, right: pd.DataFrame, on: Sequence[str], *, names: t
 
     Raises
     ------
-    ValueError : a row of ``left`` has no partner, several rows of ``right`` have the same keys, or an unknown ``missing``.
+    ValueError : a row of ``left`` has no partner, several rows of ``right`` have the same keys, or an unknown
+        ``missing``.
     """
     if missing not in ("refuse", "drop"):
         raise ValueError(f"missing must be 'refuse' or 'drop', got {missing!r}")

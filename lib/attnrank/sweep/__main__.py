@@ -56,13 +56,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--folder", help="where the tables are; default: the book's results folder")
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--list", action="store_true", help="list the published tables and where they come from")
-    instead.add_argument("--verify", type=_count, metavar="K",
-                         help="compute K random rows of each (or of NAME) again; all: every row, going on where it stopped")
+    instead.add_argument(
+        "--verify",
+        type=_count,
+        metavar="K",
+        help="compute K random rows of each (or of NAME) again; all: every row, going on where it stopped",
+    )
     parser.add_argument("--seconds", type=float, metavar="S",
                         help="--verify draws rows predicted to take at most this (default 5, or 60 for all)")
     parser.add_argument("--record", metavar="FILE", default="verified.jsonl",
                         help="--verify all writes here which rows were compared under what (default verified.jsonl)")
-    parser.add_argument("--threads", type=int, default=1, metavar="T", help="--verify all computes with T threads (default 1)")
+    parser.add_argument(
+        "--threads", type=int, default=1, metavar="T", help="--verify all computes with T threads (default 1)"
+    )
     return parser
 
 
@@ -80,7 +86,11 @@ def _published(name: str | None, folder: str | None) -> list[str]:
 def _list(name: str | None, folder: str | None) -> int:
     stored = [path.stem for path in Path(sweep.results_folder(folder)).glob("*.json")]
     for table in sorted({*EXPERIMENTS, *stored}) if name is None else [name]:
-        print(_description(table, folder) if table in stored else f"{table:24}  not computed  chapter {EXPERIMENTS[table].chapter}")
+        print(
+            _description(table, folder)
+            if table in stored
+            else f"{table:24}  not computed  chapter {EXPERIMENTS[table].chapter}"
+        )
     return 0
 
 
@@ -98,7 +108,9 @@ def _description(name: str, folder: str | None) -> str:
     if experiment and record["version"] != experiment.version:
         version += f" (the code is version {experiment.version})"
     repeats = str(from_record(record["repeats"]))
-    rows = record["rows"] or sum(session["rows"] for session in sessions)  # a row may have been stored, lost and stored again
+    rows = record["rows"] or sum(
+        session["rows"] for session in sessions
+    )  # a row may have been stored, lost and stored again
     return "  ".join([
         f"{name:24}", f"{rows:5} rows", record["status"],
         f"seeds {_span(record['seeds'])}", sessions[-1]["date"][:10],
@@ -143,8 +155,14 @@ def _verify(options: argparse.Namespace) -> int:
     failed = 0
     names = _published(options.name, options.folder)
     for name in names:
-        verdict = verify(name, EXPERIMENTS[name], rows=options.verify, seconds=options.seconds or 5.0, generator=generator,
-                         folder=options.folder)
+        verdict = verify(
+            name,
+            EXPERIMENTS[name],
+            rows=options.verify,
+            seconds=options.seconds or 5.0,
+            generator=generator,
+            folder=options.folder,
+        )
         print(verdict, flush=True)
         failed += verdict.failure is not None
     print(f"{len(names) - failed} of {len(names)} tables passed")

@@ -27,7 +27,8 @@ def read(name: str, *, folder: str | Path | None = None) -> pd.DataFrame:
 
 
 def provenance(name: str, *, folder: str | Path | None = None) -> dict:
-    """Return what ``NAME.json`` records of a table, finished or not: grid, seeds, status, function, how it repeats, sessions.
+    """Return what ``NAME.json`` records of a table, finished or not: grid, seeds, status, function, how it repeats,
+    sessions.
 
     Raises ValueError for a table that is missing or whose provenance is damaged.
     """
@@ -69,7 +70,7 @@ def recompute(name: str, function: Callable[..., dict], *, generator: torch.Gene
     with tempfile.TemporaryDirectory() as kept:
         function = Manner(threads, checkpoint).wrap(function, name, Path(kept))
         again = [_recomputed(table, function, index) for index in sample]
-    return frame(table.settings | table.results, again, sample)
+    return frame(table.columns(), again, sample)
 
 
 def differences(name: str, function: Callable[..., dict], *, rows: Iterable[int], folder: str | Path | None = None,
@@ -104,7 +105,7 @@ def _recomputed(table: Table, function: Callable, index: int) -> Row:
     if isinstance(result, Exception):
         raise RuntimeError(f"recompute {table.name}: the function failed for {setting}: {result!r}") from result
     row = key + table.ordered(result)
-    old, new = (dict(zip(table.results, values[len(key):])) for values in (stored, row))
+    old, new = (dict(zip(table.results or {}, values[len(key):])) for values in (stored, row))
     if difference := from_record(table.record["repeats"]).difference(old, new, len(table.keys)):
         raise ValueError(f"{table.csv} line {index + 2}: {difference}, for {setting}")
     return row

@@ -51,7 +51,9 @@ class Session(Table):
                 self._refuse_other_grid(kinds, keys)
                 self._begin(kinds, keys, declared, results=self.results, sessions=self.record["sessions"])
 
-    def _begin(self, kinds: Kinds, keys: list[Row], declared: dict, results: Kinds | None, sessions: list[dict]) -> None:
+    def _begin(
+        self, kinds: Kinds, keys: list[Row], declared: dict, results: Kinds | None, sessions: list[dict]
+    ) -> None:
         seeds = list(dict.fromkeys(dict(zip(kinds, key))["seed"] for key in keys)) if "seed" in kinds else []
         self.save(name=self.name, status="running", settings=kinds, results=results, grid=pack(kinds, keys),
                   seeds=seeds, **declared, rows=None, sha256=None, sessions=sessions)
@@ -68,8 +70,11 @@ class Session(Table):
     def _refuse_other_version(self, declared: dict) -> None:
         stored, own = self.record["version"], declared["version"]
         if stored != own:
-            self.refuse(self.json, f"its rows are of version {stored} of {declared['function']}, the code is version {own}",
-                        "delete both files to compute the table anew")
+            self.refuse(
+                self.json,
+                f"its rows are of version {stored} of {declared['function']}, the code is version {own}",
+                "delete both files to compute the table anew",
+            )
 
     def _refuse_other_grid(self, kinds: Kinds, keys: list[Row]) -> None:
         """Refuse a grid that does not contain the stored rows; say what it lacks and what it adds."""
@@ -119,7 +124,7 @@ class Session(Table):
                 if self.results is None:
                     self.save(results=kinds_of(result))
                     self.load_record()
-                write(self.csv, line_of(self.settings | self.results) + line)
+                write(self.csv, line_of(self.columns()) + line)
             self._note(seconds, device)
             self.refresh()
         shutil.rmtree(checkpoint_folder(self.folder, self.name, key), ignore_errors=True)

@@ -41,7 +41,9 @@ def mask_bound(p: float, n: int, *, keys: int | None = None, uncapped: int = 0) 
     if uncapped > n:
         raise ValueError(f"uncapped must be at most n = {n}, got {uncapped}")
     if uncapped < n and p * m < 1.0 - 1e-12:
-        raise ValueError(f"p must be at least 1 / keys = {1.0 / m:.4g}, since the chances of a row add up to 1, got {p:g}")
+        raise ValueError(
+            f"p must be at least 1 / keys = {1.0 / m:.4g}, since the chances of a row add up to 1, got {p:g}"
+        )
     left = m - uncapped
     if left <= 0:
         return float(m)

@@ -13,7 +13,8 @@ from attnrank._quadrature import gauss_legendre
 
 
 def half_space_exponent(p: ArrayLike, mu: float) -> np.ndarray:
-    """E[-log(1 - P)], P the conditional probability of a half-space of Gaussian measure p given a share mu of its point.
+    """E[-log(1 - P)], P the conditional probability of a half-space of Gaussian measure p given a share mu of its
+    point.
 
     For a standard Gaussian q = sqrt(1 - mu) g + h with independent h of covariance mu I, P = P(q in C | h), and of all
     sets C with P(q in C) = p the half-spaces make the expectation of every convex function of P largest. With

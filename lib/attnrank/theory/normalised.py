@@ -98,7 +98,8 @@ def _union(u: np.ndarray, v: np.ndarray, psi: np.ndarray, d_h: int) -> np.ndarra
     """Share of the sphere in two caps of shares u and v whose centres a point of both boundaries sees at angle psi.
 
     The great sphere through that point and the other points of both boundaries cuts a piece off each cap, and the caps
-    overlap in these two pieces. The angle at each centre is that of the spherical triangle of the centres and the point.
+    overlap in these two pieces. The angle at each centre is that of the spherical triangle of the centres and the
+    point.
     """
     alpha, beta = _radius(u, d_h), _radius(v, d_h)
     at_u = np.arctan2(np.sin(psi), np.sin(alpha) / np.tan(beta) - np.cos(alpha) * np.cos(psi))

@@ -19,8 +19,8 @@ def random_layer_cosines(
     Let C and V be the mean inner product of two tokens and the mean square of one, per dimension, c = C / V. Attention
     adds to C and V the same share g_a of c + (1 - c) / n and c + (1 - c) w: all tokens average the same values, w being
     the sum of the squared weights in a row, min(1, exp(s (1 - c)) / n) for scores of variance s. An MLP of width 4 d
-    adds g_m E[f(u) f(v)], u and v normal with correlation c and f = GELU, which has a positive mean: it gives all tokens
-    a common part even where c = 0. A heuristic: all products of random weights are taken at their means.
+    adds g_m E[f(u) f(v)], u and v normal with correlation c and f = GELU, which has a positive mean: it gives all
+    tokens a common part even where c = 0. A heuristic: all products of random weights are taken at their means.
 
     Parameters
     ----------
@@ -41,7 +41,9 @@ def random_layer_cosines(
 
     Source: chapter depth.
     """
-    n, depth, width = (_check.whole(name, value, minimum=1) for name, value in (("n", n), ("depth", depth), ("width", width)))
+    n, depth, width = (
+        _check.whole(name, value, minimum=1) for name, value in (("n", n), ("depth", depth), ("width", width))
+    )
     s, scale = _check.real("score_variance", score_variance, minimum=0.0), _check.real("scale", scale, above=0.0)
     if weight_variance is not None:
         weight_variance = _check.real("weight_variance", weight_variance, above=0.0)

@@ -26,6 +26,7 @@ def gap_density(n: int) -> float:
 def freezing_temperature(n: int) -> float:
     """sqrt(2 / log n): below it a few logits of standard deviation 1/T decide the squared sum of a row of n.
 
-    Source: chapter softmax, stable rank; the freezing of Derrida's random energy model at twice the inverse temperature.
+    Source: chapter softmax, stable rank; the freezing of Derrida's random energy model at twice the inverse
+    temperature.
     """
     return math.sqrt(2.0 / math.log(_check.whole("n", n, minimum=2)))

@@ -2,7 +2,8 @@
 
 Queries and keys i.i.d. N(0, I) in R^{d_h}, logits <q, k> / (T sqrt(d_h)), T the temperature in units of sqrt(d_h) (a
 Transformer is at 1). For T^2 d_h > 2 the squared singular values of the n x n softmax tend to
-(1 + w^2)^{d_h / 2} w^k with multiplicity C(k + d_h - 1, k), k = 0, 1, ..., where w / (1 + w^2) = 1 / (T^2 d_h), 0 < w < 1.
+(1 + w^2)^{d_h / 2} w^k with multiplicity C(k + d_h - 1, k), k = 0, 1, ..., where w / (1 + w^2) = 1 / (T^2 d_h), 0 < w <
+1.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ def softmax_singular_values(d_h: int, temperature: float, levels: int) -> tuple[
     if w == 1.0:
         raise ValueError(f"temperature must be above sqrt(2 / d_h) = {math.sqrt(2.0 / d_h):.4g}, got {temperature!r}")
     k = np.arange(_check.whole("levels", levels, minimum=1))
-    return np.exp(d_h / 4.0 * math.log1p(w**2) + k / 2.0 * math.log(w)), [math.comb(int(i) + d_h - 1, int(i)) for i in k]
+    return np.exp(d_h / 4.0 * math.log1p(w**2) + k / 2.0 * math.log(w)), [
+        math.comb(int(i) + d_h - 1, int(i)) for i in k
+    ]
 
 
 def softmax_rank_limit(d_h: int, temperature: float, tol: float) -> float:

@@ -39,7 +39,9 @@ def stop_interval(increments: ArrayLike, threshold: float, noise: float) -> tupl
     noise = _check.real("noise", noise, minimum=0.0)
     may, must = increments <= threshold + noise, increments <= threshold - noise
     if not may.any():
-        raise ValueError(f"increments must fall to threshold + noise = {threshold + noise:g}, got {increments.min():g} at least")
+        raise ValueError(
+            f"increments must fall to threshold + noise = {threshold + noise:g}, got {increments.min():g} at least"
+        )
     return int(np.argmax(may)) + 1, int(np.argmax(must)) + 1 if must.any() else None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import math
 import sys
 import time
@@ -94,7 +96,8 @@ def train(
     optimizer = torch.optim.AdamW(decay_groups(model, recipe.decay), lr=recipe.rate, betas=(recipe.beta1, recipe.beta2))
     identity = {"recipe": asdict(recipe), "seed": seed, "data": source.describe(), "model": _shape(model)}
     if hasattr(model, "config"):  # what no parameter shows: temperature, normalised queries and keys
-        identity["config"] = asdict(model.config)
+        config: Any = model.config
+        identity["config"] = asdict(config)
     state = _State(model, optimizer, identity, Path(checkpoint) if checkpoint is not None else None, checkpoint_seconds)
     state.resume()
     run = state.run
@@ -102,7 +105,8 @@ def train(
     if started is not None:
         started(run)
     steps = source.steps(recipe.batch)
-    shown = sys.stderr is not None and sys.stderr is sys.__stderr__ and sys.stderr.isatty()
+    stream = sys.stderr
+    shown = stream is sys.__stderr__ and stream is not None and stream.isatty()
 
     def close_epoch(entry: dict) -> None:
         ranks = {} if probe is None else {"ranks": attention_ranks(model, probe)}

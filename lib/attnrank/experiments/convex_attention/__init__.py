@@ -95,7 +95,7 @@ EXPERIMENTS = {
         chapter=CHAPTER,
         repeats=Statistical(
             {"global_share": "global_share_se", "gap": "gap_se", "certificate": "certificate_se", "ratio": "ratio_se",
-             "least_excess": 1e-6}
+             "least_excess": "certificate_se"}
         ),
     ),
     "nonconvex_trace": Experiment(
@@ -106,6 +106,6 @@ EXPERIMENTS = {
             problem=["toy"], method=["projected"], heads=[2, 6], scale=[1.0], seeds=[50], step=list(LOOKS)
         ),
         chapter=CHAPTER,
-        repeats=Rounding(1e-3),
+        repeats=Rounding(1e-7),
     ),
 }  # fmt: skip

@@ -94,7 +94,8 @@ EXPERIMENTS = {
     "depth_causes": Experiment(
         "Which part of a random block makes tokens alike: attention, or the MLP with its activation?",
         depth_causes,
-        quick=grid(part=list(PARTS), activation=["gelu"], init=["lecun"], scale=[1.0], n=[25], d=[32], heads=[2], d_h=[8],
+        quick=grid(part=list(PARTS), activation=["gelu"], init=["lecun"], scale=[1.0], n=[25], d=[32], heads=[2],
+        d_h=[8],
                    samples=[4], seed=[9]),
         paper=[
             *_causes(list(PARTS), ["gelu"], ["lecun", "normal"], [1.0]),
@@ -107,7 +108,8 @@ EXPERIMENTS = {
     "vit_causes": Experiment(
         "The same in a deep random Vision Transformer on real images.",
         vit_causes,
-        quick=grid(dataset=["digits"], patch=[2], part=["both"], activation=["gelu"], init=["lecun"], images=[16], seed=[0]),
+        quick=grid(dataset=["digits"], patch=[2], part=["both"], activation=["gelu"], init=["lecun"], images=[16],
+        seed=[0]),
         paper=[
             s
             for part, activation in (("both", "gelu"), ("attention", "gelu"), ("mlp", "gelu"), ("mlp", "tanh"))

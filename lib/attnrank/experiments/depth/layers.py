@@ -9,13 +9,13 @@ from torch import Tensor
 
 from attnrank import _check, theory
 from attnrank.experiments.experiment import Experiment, Rounding, Statistical
+from attnrank.experiments.shared.distributions import DISTRIBUTIONS
 from attnrank.experiments.shared.gram import mean_cosine
 from attnrank.experiments.shared.heads import (
     distinct,
     hardmax_rank_on_device,
 )
 from attnrank.experiments.shared.statistics import seeded
-from attnrank.experiments.shared.distributions import DISTRIBUTIONS
 from attnrank.inputs import tokens
 from attnrank.models import Encoder, TransformerConfig
 from attnrank.ranks import singular_values
@@ -124,7 +124,8 @@ EXPERIMENTS = {
     "random_encoders": Experiment(
         "How do the rank of a random encoder's heads and the cosine of its tokens change from layer to layer?",
         random_encoders,
-        quick=grid(distribution=["gaussian"], n=[25], d=[32], heads=[2], d_h=[8], init=["lecun"], samples=[4], seed=[9]),
+        quick=grid(distribution=["gaussian"], n=[25], d=[32], heads=[2], d_h=[8], init=["lecun"], samples=[4],
+        seed=[9]),
         paper=[
             *_encoders(_KINDS, 100, [8, 32], ["lecun"]),
             *_encoders(_KINDS, 100, [32], ["truncated_normal"]),

@@ -1,4 +1,5 @@
-"""The same number of tries for every cause: which departure from orthonormal tokens comes nearest to the layer tables?"""
+"""The same number of tries for every cause: which departure from orthonormal tokens comes nearest to the layer
+tables?"""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def tries(count: int, heads: dict[int, int]) -> list[Setting]:
 
 EXPERIMENTS = {
     "layer_search": Experiment(
-        "With as many tries for each, which single departure from orthonormal tokens comes nearest to the layer tables?",
+        "With as many tries for each, which single departure from orthonormal tokens comes nearest to the layer "
+        "tables?",
         layer_search,
         quick=tries(1, {64: 2}),
         paper=tries(TRIES, HEADS),

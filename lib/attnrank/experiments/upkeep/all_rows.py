@@ -75,16 +75,22 @@ def verify_all(
     """  # fmt: skip
     record, where = Path(record), conditions(threads)
     done = {
-        (entry["table"], entry["version"], entry["row"]) for entry in read_record(record) if entry["conditions"] == where
+        (entry["table"], entry["version"], entry["row"])
+        for entry in read_record(record)
+        if entry["conditions"] == where
     }
     plan = {name: cheap_rows(name, experiment, seconds, folder) for name, experiment in experiments.items()}
-    cost = {name: seconds_again(name, experiments[name], folder=folder)[rows].sum() for name, rows in plan.items() if rows}
+    cost = {
+        name: seconds_again(name, experiments[name], folder=folder)[rows].sum() for name, rows in plan.items() if rows
+    }
     for name in sorted(cost, key=lambda name: cost[name]):
         experiment = experiments[name]
         rows = [row for row in plan[name] if (name, experiment.version, row) not in done]
         function = Threads(experiment.function, threads) if threads > 1 else experiment.function
         started = time.perf_counter()
-        for row, difference in sweep.differences(name, function, rows=rows, folder=folder, checkpoint=experiment.checkpoint):
+        for row, difference in sweep.differences(
+            name, function, rows=rows, folder=folder, checkpoint=experiment.checkpoint
+        ):
             now = time.perf_counter()
             entry = {"table": name, "version": experiment.version, "row": row, "conditions": where,
                      "seconds": round(now - started, 2), "difference": difference}  # fmt: skip

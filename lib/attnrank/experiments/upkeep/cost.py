@@ -20,7 +20,8 @@ from attnrank.sweep import Setting
 
 #: Columns that say how often something is repeated, each time at the same cost.
 REPETITIONS = (
-    "samples", "draws", "heads", "images", "sequences", "repetitions", "steps", "layers", "epochs", "instances", "problems",
+    "samples", "draws", "heads", "images", "sequences", "repetitions", "steps", "layers", "epochs", "instances",
+    "problems",
     "seeds",
 )  # fmt: skip
 #: Columns that say how large something is, and so neither repeat nor leave it alone. Every whole number but the seed is

@@ -28,7 +28,15 @@ POSITIONS = (0.0, 0.02, 0.1, 0.3, 1.0)
 
 
 def vit_choices(
-    dataset: str, patch: int, pixels: str, embedding: str, positions: float, class_token: bool, d_h: int, samples: int, seed: int
+    dataset: str,
+    patch: int,
+    pixels: str,
+    embedding: str,
+    positions: float,
+    class_token: bool,
+    d_h: int,
+    samples: int,
+    seed: int,
 ) -> Setting:
     """Hardmax rank of the first block of a random Vision Transformer, and the geometry of its tokens.
 
@@ -37,7 +45,9 @@ def vit_choices(
     """
     x = _tokens(dataset, patch, pixels, embedding, positions, bool(class_token), samples, seed)
     generator = torch.Generator().manual_seed(1000 + _check.integer("seed", seed, minimum=0))
-    w_q, w_k = torch.randn(2, HEADS, WIDTH, _check.integer("d_h", d_h, minimum=1), generator=generator, dtype=torch.float64)
+    w_q, w_k = torch.randn(
+        2, HEADS, WIDTH, _check.integer("d_h", d_h, minimum=1), generator=generator, dtype=torch.float64
+    )
     rank = hardmax_rank_on_device(x.unsqueeze(1) @ w_q, x.unsqueeze(1) @ w_k).double()
     common_share, directions = token_geometry(x)
     return {"n": x.shape[-2], "rank_mean": rank.mean().item(), "rank_fraction": rank.mean().item() / x.shape[-2],
@@ -108,8 +118,17 @@ def _paper() -> list[Setting]:
             settings += grid(dataset=[dataset], patch=[patch], pixels=list(pixels), embedding=list(EMBEDDINGS),
                              class_token=[class_token], positions=list(positions), **axes)
     for dataset, patch in (("cifar10", 2), ("cifar100", 4), ("svhn", 4)):
-        settings += grid(dataset=[dataset], patch=[patch], pixels=["standardised", "unit"], embedding=["lecun", "torch"],
-                         class_token=[False], positions=[0.02, 0.3, 1.0], samples=[64], seed=[0, 1, 2], d_h=[8, 192])
+        settings += grid(
+            dataset=[dataset],
+            patch=[patch],
+            pixels=["standardised", "unit"],
+            embedding=["lecun", "torch"],
+            class_token=[False],
+            positions=[0.02, 0.3, 1.0],
+            samples=[64],
+            seed=[0, 1, 2],
+            d_h=[8, 192],
+        )
     return settings
 
 
