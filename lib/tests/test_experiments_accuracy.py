@@ -1,4 +1,4 @@
-"""experiments.accuracy: arms, runs that are killed, stopped and continued, and a checkpoint recomputed from its file."""
+"""experiments.accuracy: arms, runs that are stopped and continued, and a checkpoint recomputed from its file."""
 
 import dataclasses
 import math
@@ -6,13 +6,14 @@ import math
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from torch.utils.flop_counter import FlopCounterMode
+
 from attnrank import data, sweep, training
 from attnrank.data import SOURCES
 from attnrank.experiments import EXPERIMENTS
 from attnrank.experiments.accuracy import arms, runs, tables
 from attnrank.models import VisionTransformer
-from safetensors import safe_open
-from torch.utils.flop_counter import FlopCounterMode
 
 TINY = tables._TINY[0] | {"heads": 2, "qk_dim": 3, "value_dim": 2, "depth": 2}
 
@@ -29,7 +30,9 @@ def one_thread():
 
 
 def parameters(setting):
-    return sum(value.numel() for value in runs.untrained({"dataset": "cifar10", "patch": 4, "seed": 0} | setting).parameters())
+    return sum(
+        value.numel() for value in runs.untrained({"dataset": "cifar10", "patch": 4, "seed": 0} | setting).parameters()
+    )
 
 
 def test_arms_change_what_they_say():
@@ -41,8 +44,14 @@ def test_arms_change_what_they_say():
     assert {parameters(arm) for arm in coupled} == {whole}
     for arm in arms.same_parameters(base):
         assert abs(parameters(arm) - whole) <= base["depth"] * (2 * 64 + 1) / 2
-    assert {frozenset(k for k in base if arm[k] != base[k]) for arm in arms.only_scores(base)} == {frozenset(), frozenset(["qk_dim"])}
-    assert {frozenset(k for k in base if arm[k] != base[k]) for arm in arms.only_values(base)} == {frozenset(), frozenset(["value_dim"])}
+    assert {frozenset(k for k in base if arm[k] != base[k]) for arm in arms.only_scores(base)} == {
+        frozenset(),
+        frozenset(["qk_dim"]),
+    }
+    assert {frozenset(k for k in base if arm[k] != base[k]) for arm in arms.only_values(base)} == {
+        frozenset(),
+        frozenset(["value_dim"]),
+    }
     assert {arm["heads"] for arm in arms.fixed_heads(base)} == {4}
 
 
@@ -50,8 +59,11 @@ def test_arms_change_what_they_say():
 def test_interventions_change_what_they_say(name):
     setting = TINY | {"intervention": name, "qk_dim": 4}
     config, plain = runs.configuration(setting), runs.configuration(setting | {"intervention": "none"})
-    changed = {field.name for field in dataclasses.fields(config) if getattr(config, field.name) != getattr(plain, field.name)}
-    expected = {"none": set(), "sharp": {"temperature"}, "learned_temperature": {"learn_temperature"}, "tied_qk_norm": {"tied", "qk_norm"},
+    changed = {
+        field.name for field in dataclasses.fields(config) if getattr(config, field.name) != getattr(plain, field.name)
+    }
+    expected = {"none": set(), "sharp": {"temperature"}, "learned_temperature": {"learn_temperature"},
+                "tied_qk_norm": {"tied", "qk_norm"},
                 "frozen_qk_norm": {"frozen", "qk_norm"}}  # fmt: skip
     assert changed == expected.get(name, {name})
     assert name != "sharp" or config.temperature == 0.5  # a quarter of sqrt(4)
@@ -81,7 +93,11 @@ def test_a_checkpoint_is_recomputed_from_its_file(run):
     """Accuracy, ranks, parameters and FLOPs from the weights in the file, in float64 and numpy, without the loop."""
     row, path, _ = run
     with safe_open(path, "pt") as file:
-        weights = {name.removeprefix("model."): file.get_tensor(name) for name in file.keys() if name.startswith("model.")}
+        weights = {
+            name.removeprefix("model."): file.get_tensor(name)
+            for name in file.keys()  # noqa: SIM118
+            if name.startswith("model.")
+        }
     model = VisionTransformer(
         runs.configuration(TINY), image_size=8, patch_size=4, channels=1, classes=10, pool="sequence",
         dtype=torch.float64, generator=torch.Generator().manual_seed(99),
@@ -90,8 +106,11 @@ def test_a_checkpoint_is_recomputed_from_its_file(run):
     facts = SOURCES["digits"]
     images, labels = data.images("digits", "test")
     x = (images - facts.mean[0]) / facts.std[0]
-    with FlopCounterMode(display=False) as counter, torch.no_grad(), \
-            torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+    with (
+        FlopCounterMode(display=False) as counter,
+        torch.no_grad(),
+        torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
+    ):
         logits = model(x)
     assert (logits.argmax(-1) == labels).double().mean().item() == pytest.approx(row["accuracy"], abs=1.5 / len(labels))
     assert row["flops_per_image"] * len(x) == counter.get_total_flops()
@@ -102,7 +121,9 @@ def test_a_checkpoint_is_recomputed_from_its_file(run):
     for q, k in model.queries_keys(x[drawn]):
         scores = (q @ k.mT).detach().numpy()
         ranks.append(np.mean([[len(set(m.argmax(1))) for m in image] for image in scores]) / 4)
-    assert row["rank_after"] == pytest.approx(ranks[0], abs=0.01) and row["rank_after_all"] == pytest.approx(np.mean(ranks), abs=0.01)
+    assert row["rank_after"] == pytest.approx(ranks[0], abs=0.01) and row["rank_after_all"] == pytest.approx(
+        np.mean(ranks), abs=0.01
+    )
 
 
 def test_curves_and_ranks_are_those_of_the_run(run, monkeypatch):
@@ -144,8 +165,14 @@ def test_a_stopped_run_is_a_row_with_its_reason(monkeypatch):
 def test_a_published_run_is_trained_again():
     """A run of a few seconds, compared as its table declares."""
     experiment = EXPERIMENTS["accuracy"]
-    again = sweep.recompute("accuracy", experiment.function, rows=1, generator=torch.Generator().manual_seed(0),
-                            accept=lambda setting: setting["dataset"] == "digits", checkpoint=True)
+    again = sweep.recompute(
+        "accuracy",
+        experiment.function,
+        rows=1,
+        generator=torch.Generator().manual_seed(0),
+        accept=lambda setting: setting["dataset"] == "digits",
+        checkpoint=True,
+    )
     assert len(again) == 1
 
 

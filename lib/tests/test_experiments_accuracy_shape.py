@@ -4,9 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy import stats
+
 from attnrank.experiments.accuracy import compare
 from attnrank.experiments.accuracy.shape import agreement, concave_curves, unit_curve
-from scipy import stats
 
 
 def seeded(seed=0):
@@ -55,13 +56,16 @@ def test_curves_of_different_lengths_are_refused():
 
 
 def table(rows):
-    base = {"heads": 4, "value_dim": 8, "mlp_width": 64, "intervention": "none", "best_accuracy": 0.0, "rank_after": 0.0,
+    base = {"heads": 4, "value_dim": 8, "mlp_width": 64, "intervention": "none", "best_accuracy": 0.0,
+            "rank_after": 0.0,
             "rank_before_all": 0.0, "rank_after_all": 0.0, "parameters": 1}  # fmt: skip
     return pd.DataFrame([base | dict(zip(("qk_dim", "seed", "accuracy", "rank_before"), row)) for row in rows])
 
 
 def test_differences_are_paired_by_seed():
-    rows = table([(1, 0, 0.5, 0.1), (1, 1, 0.6, 0.1), (1, 2, 0.7, 0.1), (2, 2, 0.8, 0.2), (2, 0, 0.55, 0.2), (2, 1, 0.68, 0.2)])
+    rows = table(
+        [(1, 0, 0.5, 0.1), (1, 1, 0.6, 0.1), (1, 2, 0.7, 0.1), (2, 2, 0.8, 0.2), (2, 0, 0.55, 0.2), (2, 1, 0.68, 0.2)]
+    )
     found = compare.difference(rows, {"qk_dim": 1}, {"qk_dim": 2})
     pairs = np.array([0.05, 0.08, 0.1])
     low, high = stats.ttest_1samp(pairs, 0).confidence_interval(0.95)

@@ -6,12 +6,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from attnrank import hardmax_rank, sweep
 from attnrank.experiments import EXPERIMENTS
 from attnrank.experiments import does_rank_matter as module
 from attnrank.experiments.does_rank_matter import Task, ceiling_of
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 @pytest.fixture(autouse=True)
@@ -122,9 +123,9 @@ def test_measured_against_loops():
     assert found.rank == pytest.approx(np.mean(ranks)) and found.ceiling == pytest.approx(np.mean(ceilings))
     assert found.needed == 4
     logits = model(x.float())
-    assert (logits.argmax(-1) == torch.tensor(np.array([a for a in target.numpy()]))).double().mean().item() == pytest.approx(
-        np.mean(aims), abs=2e-3
-    )
+    assert (
+        logits.argmax(-1) == torch.tensor(np.array([a for a in target.numpy()]))
+    ).double().mean().item() == pytest.approx(np.mean(aims), abs=2e-3)
     torch.testing.assert_close(logits.exp().sum(-1), torch.full((200, 8), 2.0))
 
 
@@ -155,7 +156,7 @@ def test_bad_settings_are_refused(change, shown):
 
 
 def test_rows_of_the_table_are_trained_again():
-    """Three random rows, compared as the table declares: within sampling error on another processor, here to the digit."""
+    """Three random rows, compared as the table declares."""
     experiment = EXPERIMENTS["task_heads"]
     again = sweep.recompute("task_heads", experiment.function, rows=3, generator=seeded(1))
     assert len(again) == 3

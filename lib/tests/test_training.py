@@ -14,14 +14,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from attnrank import data, training
-from attnrank.data import SOURCES
-from attnrank.models import TransformerConfig, VisionTransformer
-from attnrank.training import Images, NonFiniteLoss, Recipe, train
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
+
+from attnrank import data, training
+from attnrank.data import SOURCES
+from attnrank.models import TransformerConfig, VisionTransformer
+from attnrank.training import Images, NonFiniteLoss, Recipe, train
 
 CONFIG = TransformerConfig(width=8, heads=2, head_dim=3, depth=2, mlp_width=12, value_dim=5, init="lecun")
 RECIPE = Recipe(epochs=3, batch=16, rate=3e-3)
@@ -43,12 +44,21 @@ def images(count=50, **options):
         noise = torch.randint(120, (rows, 2, 8, 8), generator=generator)
         return (noise + 40 * labels[:, None, None, None]).to(torch.uint8), labels
 
-    return Images(drawn(count), drawn(30), **{"mean": (90.0, 90.0), "std": (50.0, 50.0), "pad": 1, "flip": True} | options)
+    return Images(
+        drawn(count), drawn(30), **{"mean": (90.0, 90.0), "std": (50.0, 50.0), "pad": 1, "flip": True} | options
+    )
 
 
 def model(config=CONFIG, dtype=torch.float64, **options):
     generator = torch.Generator().manual_seed(0)
-    options = {"image_size": 8, "patch_size": 2, "classes": 3, "channels": 2, "pool": "sequence", "dtype": dtype} | options
+    options = {
+        "image_size": 8,
+        "patch_size": 2,
+        "classes": 3,
+        "channels": 2,
+        "pool": "sequence",
+        "dtype": dtype,
+    } | options
     return VisionTransformer(config, generator=generator, **options)
 
 
@@ -141,7 +151,9 @@ def test_frozen_weights_stay_and_all_others_move():
     before = weights(net)
     train(net, double(images()), replace(RECIPE, epochs=1), seed=0)
     for name, value in net.state_dict().items():
-        assert torch.equal(value, before[name]) == any(part in name for part in ("attention.query", "attention.key")), name
+        assert torch.equal(value, before[name]) == any(part in name for part in ("attention.query", "attention.key")), (
+            name
+        )
 
 
 @pytest.mark.parametrize("bad", ["loss", "gradient"])
@@ -232,7 +244,7 @@ def test_a_run_that_is_killed_ends_with_the_same_bits(tmp_path):
     whole = model()
     train(whole, double(images()), replace(RECIPE, epochs=8), seed=1)
     with safe_open(path + ".end", "pt") as file:
-        assert same({name: file.get_tensor(name) for name in file.keys()}, weights(whole))
+        assert same({name: file.get_tensor(name) for name in file.keys()}, weights(whole))  # noqa: SIM118
     leftovers = [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]
     assert len(leftovers) <= 2  # a kill in the middle of writing leaves the new file unfinished, and the old one whole
 
@@ -310,7 +322,9 @@ def test_crops_and_mirror_images_by_hand():
         assert len(found) == 1
         seen.add(found[0])
     assert {mirrored for _, _, mirrored in seen} == {False, True}
-    assert {y for y, _, _ in seen} == {x for _, x, _ in seen} == set(range(5))  # misses one: chance 10 * 0.8^40 ~ 1e-3; seed 0
+    assert (
+        {y for y, _, _ in seen} == {x for _, x, _ in seen} == set(range(5))
+    )  # misses one: chance 10 * 0.8^40 ~ 1e-3; seed 0
     assert training.crop_and_flip(pixels, pad=0, flip=False, generator=torch.Generator()) is pixels
 
 
@@ -342,7 +356,9 @@ def test_bad_arguments_are_refused(tmp_path):
     with pytest.raises(ValueError, match="checkpoint_seconds"):
         train(model(), images(), RECIPE, seed=0, checkpoint_seconds=-1)
     with pytest.raises(ValueError, match="train must be uint8 images"):
-        Images((torch.zeros(2, 1, 4, 4), torch.zeros(2)), (torch.zeros(2, 1, 4, 4), torch.zeros(2)), mean=(0,), std=(1,))
+        Images(
+            (torch.zeros(2, 1, 4, 4), torch.zeros(2)), (torch.zeros(2, 1, 4, 4), torch.zeros(2)), mean=(0,), std=(1,)
+        )
     with pytest.raises(ValueError, match="requires a gradient"):
         train(model().requires_grad_(False), images(), RECIPE, seed=0)
     with pytest.raises(ValueError, match="queries_keys"):
@@ -359,7 +375,10 @@ def test_attention_ranks_against_hooks_and_numpy(change):
     seen = []
     exact = model(replace(CONFIG, **change))
     exact.load_state_dict(net.state_dict())
-    hooks = [block.attention.register_forward_pre_hook(lambda m, args: seen.append((m, args[0]))) for block in exact.encoder.blocks]
+    hooks = [
+        block.attention.register_forward_pre_hook(lambda m, args: seen.append((m, args[0])))
+        for block in exact.encoder.blocks
+    ]
     exact(x.double())
     rows = training.attention_ranks(net, x, spectra=2)
     assert [(row["layer"], row["head"]) for row in rows] == [(layer, head) for layer in (1, 2) for head in (0, 1)]

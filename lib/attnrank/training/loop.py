@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import math
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn

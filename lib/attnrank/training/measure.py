@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import copy
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
