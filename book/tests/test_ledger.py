@@ -52,7 +52,8 @@ def test_every_claim_belongs_to_the_chapter_that_makes_it():
 
 
 def test_claims_of_theorems_have_power():
-    """A theorem's claim comes so near its bound that it would catch a tenth of the effect of breaking its hypothesis."""
+    """A theorem's claim comes so near its bound that it would catch a tenth of the effect of breaking its
+    hypothesis."""
     claims = [report.Claim(**row) for row in report.read_ledger(BOOK / "results")]
     theorems = [claim for claim in claims if claim.kind == "theorem"]
     assert theorems

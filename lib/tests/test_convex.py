@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from convex_cases import ACCURACY, PROGRAMS, instance, optimum, tensor
-from second_device import second_device  # noqa: F401 (fixture)
 
 from attnrank import convex
+from second_device import second_device  # noqa: F401 (fixture)
 
 INSTANCES = 60
 
@@ -150,7 +150,8 @@ def test_difficult_designs(options, shape):
 
 @pytest.mark.parametrize("seed", [5, 7, 13, 60, 131, 134, 217, 297, 308])
 def test_correlated_tokens(seed):
-    """Common factors make Newton's step for the secular equations go uphill (308), and predictions cancel (131, 297)."""
+    """Common factors make Newton's step for the secular equations go uphill (308), and predictions cancel (131,
+    297)."""
     r = np.random.default_rng(seed)
     samples, n, d = r.integers(5, 120), r.integers(2, 30), r.integers(1, 12)
     x = r.standard_normal((samples, n, d)) * 10 ** r.uniform(-2, 0)

@@ -1,4 +1,5 @@
-"""Experiments of the chapters convex_attention and token_sparsity: gradients, projections, patches, rivals' objective."""
+"""Experiments of the chapters convex_attention and token_sparsity: gradients, projections, patches, rivals'
+objective."""
 
 import numpy as np
 import pytest

@@ -15,7 +15,12 @@ from attnrank.ranks._hardmax import undecided
 SIZE = 26  # tokens of a case; fractions are slow
 
 #: Exponents of the smallest number above zero and of the largest.
-EXTREMES = {torch.float16: (-24, 15), torch.bfloat16: (-133, 127), torch.float32: (-149, 127), torch.float64: (-1074, 1023)}
+EXTREMES = {
+    torch.float16: (-24, 15),
+    torch.bfloat16: (-133, 127),
+    torch.float32: (-149, 127),
+    torch.float64: (-1074, 1023),
+}
 
 
 def exact_rank(q, k, causal=False):

@@ -230,7 +230,10 @@ def bad_matrix(name, rows, columns):
     nan, infinite = good.clone(), good.clone()
     nan[0, 0], infinite[-1, -1] = math.nan, -math.inf
     return [
-        ({name: good.numpy()}, rf"^{name} must be a torch\.Tensor, got ndarray$"),
+        (
+            {name: good.numpy()},
+            rf"^{name} must be a torch\.Tensor, got ndarray; torch\.from_numpy\({name}\) makes one$",
+        ),
         ({name: None}, rf"^{name} must be a torch\.Tensor, got NoneType$"),
         ({name: good[0]}, rf"^{name} must have shape \(\.\.\., rows, columns\), got \({columns},\)$"),
         ({name: good[:0]}, rf"^{name} must not be empty, got shape \(0, {columns}\)$"),

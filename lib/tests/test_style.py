@@ -11,7 +11,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("command", [["ruff", "check", "lib", "book"], ["mypy", "--config-file", "pyproject.toml"]], ids=["ruff", "mypy"])
+@pytest.mark.parametrize(
+    "command", [["ruff", "check", "lib", "book"], ["mypy", "--config-file", "pyproject.toml"]], ids=["ruff", "mypy"]
+)
 def test_nothing_is_found(command):
     pytest.importorskip(command[0])
     if not (ROOT / "pyproject.toml").exists():

@@ -2,8 +2,8 @@
 
     python -m attnrank.benchmarks.probing
 
-The model has 12 layers of width 384 with 6 heads. A ratio of 2 means that probing takes as long as two passes: the model's
-own, and one further.
+The model has 12 layers of width 384 with 6 heads. A ratio of 2 means that probing takes as long as two passes: the
+model's own, and one further.
 """
 
 from __future__ import annotations

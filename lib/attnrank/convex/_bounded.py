@@ -1,4 +1,5 @@
-"""Small quadratic programs with nonnegative variables: argmin over x >= 0 of x^T h x / 2 - f^T x, h positive definite."""
+"""Small quadratic programs with nonnegative variables: argmin over x >= 0 of x^T h x / 2 - f^T x, h positive
+definite."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def by_pivoting(h: np.ndarray, f: np.ndarray, free: np.ndarray) -> np.ndarray:
 
 
 def by_descent(h: np.ndarray, f: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """The minimum by the active-set method, from a feasible point x: every step lowers the value. Lawson and Hanson (1974)."""
+    """The minimum by the active-set method, from a feasible point x: every step lowers the value. Lawson and Hanson
+    (1974)."""
     x, free = x.copy(), x > 0
     for _ in range(10 * len(f) + 10):
         target = _minimum_of_free(h, f, free)

@@ -23,7 +23,7 @@ MOST_UNKNOWNS = 4000
 class Factors:
     """Heads: token, u and w of each."""
 
-    token: Int64[Tensor, "heads"]
+    token: Int64[Tensor, heads]
     u: Float64[Tensor, "heads d"]
     w: Float64[Tensor, "heads outputs"]
 
@@ -103,7 +103,8 @@ def _derivatives(problem: Problem, beta: float, heads: Factors) -> tuple[Tensor,
 
 
 def _gauss_newton(a: Tensor, scores: Tensor, w: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Second derivatives of the loss through the predictions: (heads, d, heads, d), (heads, d, heads, c), (heads, c, heads, c)."""
+    """Second derivatives of the loss through the predictions: (heads, d, heads, d), (heads, d, heads, c), (heads, c,
+    heads, c)."""
     samples, count, d = a.shape
     outputs = w.shape[1]
     flat = a.flatten(1)

@@ -1,4 +1,5 @@
-"""Solving the program with the token-wise nuclear norm: accelerated gradient steps find the ranks, Newton's method the rest."""
+"""Solving the program with the token-wise nuclear norm: accelerated gradient steps find the ranks, Newton's method the
+rest."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from attnrank.convex.problem import Problem
 CHUNK = 50
 
 
-def solve_nuclear(problem: Problem, beta: float, start: Blocks, tol: float, max_steps: int) -> tuple[Blocks, Tensor, int]:
+def solve_nuclear(
+    problem: Problem, beta: float, start: Blocks, tol: float, max_steps: int
+) -> tuple[Blocks, Tensor, int]:
     """z and its residual, with a relative duality gap of at most ``tol`` if ``max_steps`` chunks of steps are enough.
 
     The third is the number of chunks.
@@ -104,7 +107,8 @@ class _Gradient:
 
 
 def _largest_square(matrix: Tensor, square: bool) -> float:
-    """The largest eigenvalue of a Gram matrix, or the largest squared singular value, by 60 steps of the power method."""
+    """The largest eigenvalue of a Gram matrix, or the largest squared singular value, by 60 steps of the power
+    method."""
     v = torch.ones(matrix.shape[1], dtype=matrix.dtype, device=matrix.device)
     v += 1e-3 * torch.arange(len(v), dtype=v.dtype, device=v.device).sin()
     size = 0.0

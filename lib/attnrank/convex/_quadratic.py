@@ -1,8 +1,8 @@
 """Group-penalised least squares in the sizes of its groups: one evaluation, and the matrix of a Newton step.
 
-The program min over z of <H u, u> / 2 - <b, u> + beta sum_g |z_g|, where u = <a, z> are the predictions and a group g is
-a token with an output, gets one nonnegative size s_g for each group: |z_g| = min over s_g of (|z_g|^2 / s_g + s_g) / 2.
-For given sizes the best z solves linear equations, of dimension min(samples, active groups x d).
+The program min over z of <H u, u> / 2 - <b, u> + beta sum_g |z_g|, where u = <a, z> are the predictions and a group g
+is a token with an output, gets one nonnegative size s_g for each group: |z_g| = min over s_g of (|z_g|^2 / s_g + s_g) /
+2. For given sizes the best z solves linear equations, of dimension min(samples, active groups x d).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ILL_CONDITIONED = 1e2
 class Point:
     """What belongs to sizes s: z on the active groups, v = b - H u, c = a^T v and g = |c| of every group."""
 
-    active: Int64[Tensor, "active"]
+    active: Int64[Tensor, active]
     z: Float64[Tensor, "active d"]
     v: Float64[Tensor, "samples outputs"]
     c: Float64[Tensor, "groups d"]
@@ -38,9 +38,11 @@ class Point:
 
 
 class Quadratic:
-    """One such program: weights H None (the identity), (samples,), or (samples, outputs, outputs); b (samples, outputs).
+    """One such program: weights H None (the identity), (samples,), or (samples, outputs, outputs); b (samples,
+    outputs).
 
-    ``constant`` is added to every value. ``linear`` is ``correlate(b)``, where that is known already. Groups are numbered token by token, each with all its outputs.
+    ``constant`` is added to every value. ``linear`` is ``correlate(b)``, where that is known already. Groups are
+    numbered token by token, each with all its outputs.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class Quadratic:
         c = (self.a.flatten(1).mT @ v).view(*self.a.shape[1:], self.outputs)
         return c.mT.reshape(-1, self.a.shape[2])
 
-    def predict(self, active: Int64[Tensor, "active"], z: Float64[Tensor, "active d"]) -> Tensor:
+    def predict(self, active: Int64[Tensor, active], z: Float64[Tensor, "active d"]) -> Tensor:
         """u (samples, outputs) of z on the active groups."""
         u = torch.zeros_like(self.b)
         for output, of in self._by_output(active):
@@ -119,8 +121,9 @@ class Quadratic:
         c = self.correlate(v)
         return Point(active, z, v, c, c.norm(dim=1), 0.0, factor, root)
 
-    def curvature(self, point: Point, groups: Int64[Tensor, "some"]) -> Float64[Tensor, "some some"]:
-        """c_g^T a_g^T (H^-1 + sum s K / beta)^-1 a_h c_h for pairs (g, h): minus the derivative of g^2 / 2, over beta."""
+    def curvature(self, point: Point, groups: Int64[Tensor, some]) -> Float64[Tensor, "some some"]:
+        """c_g^T a_g^T (H^-1 + sum s K / beta)^-1 a_h c_h for pairs (g, h): minus the derivative of g^2 / 2, over
+        beta."""
         e = token_products(self.a, groups // self.outputs, point.c[groups])
         if point.root is None and self.outputs == 1:  # by samples, or nothing is active yet
             e = e if self.weights is None else e * self.weights.sqrt()[:, None]

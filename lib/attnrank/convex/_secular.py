@@ -1,9 +1,9 @@
 """Newton's method on the secular equations of the group program: at the optimum |a_g^T v| = beta on active groups.
 
-As functions of the sizes, 1 / |a_g^T v| are nearly linear (exactly, for a single group with orthogonal columns), so that a
-Newton step on 1 / |a_g^T v| = 1 / beta goes nearly all the way, from zero as well as from nearby. Inactive groups make it
-a small quadratic program with nonnegative variables, which also says which groups are active. Where such a step would go
-uphill, which correlated tokens can bring about, Newton's step for the program itself is made.
+As functions of the sizes, 1 / |a_g^T v| are nearly linear (exactly, for a single group with orthogonal columns), so
+that a Newton step on 1 / |a_g^T v| = 1 / beta goes nearly all the way, from zero as well as from nearby. Inactive
+groups make it a small quadratic program with nonnegative variables, which also says which groups are active. Where such
+a step would go uphill, which correlated tokens can bring about, Newton's step for the program itself is made.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import torch
-from torch import Tensor
 
 from attnrank.convex._bounded import by_pivoting
 from attnrank.convex._quadratic import Point, Quadratic, Sizes
@@ -24,7 +23,8 @@ FLAT = 1e-11
 
 
 def violation(point: Point, sizes: Sizes, beta: float) -> float:
-    """How far the optimality conditions are from holding: max of ||a^T v| / beta - 1|, only if > 0 for inactive groups."""
+    """How far the optimality conditions are from holding: max of ||a^T v| / beta - 1|, only if > 0 for inactive
+    groups."""
     excess = point.g / beta - 1.0
     return torch.where(sizes > 0, excess.abs(), excess.clamp_min(0.0)).max().item()
 

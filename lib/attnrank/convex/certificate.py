@@ -51,7 +51,9 @@ def feasible(problem: Problem, beta: float, v: Tensor, c: Tensor) -> tuple[Tenso
     """
     if problem.loss.name == "squared" and problem.penalty.name == "group":
         limits = [_largest(size, beta) for size in problem.penalty.norms(c).amax(0).tolist()]
-        parts = [problem.loss.best_scale(v[:, j : j + 1], problem.y[:, j : j + 1], limit) for j, limit in enumerate(limits)]
+        parts = [
+            problem.loss.best_scale(v[:, j : j + 1], problem.y[:, j : j + 1], limit) for j, limit in enumerate(limits)
+        ]
         v = torch.stack([s * column for s, column in zip(parts, v.unbind(1), strict=True)], 1)
     else:
         v = problem.loss.best_scale(v, problem.y, _largest(problem.penalty.dual_norm(c), beta)) * v

@@ -26,8 +26,8 @@ class Heads:
 
     attention: Float64[Tensor, "heads n"]
     value: Float64[Tensor, "heads d"]
-    output: Float64[Tensor, "heads *outputs"]
-    gate: Int64[Tensor, "heads"] | None = None
+    output: Float64[Tensor, heads *outputs]
+    gate: Int64[Tensor, heads] | None = None
     gates: int = 0
 
     def predict(self, x: Tensor, gates: Tensor | None = None) -> Tensor:
@@ -38,7 +38,8 @@ class Heads:
         return torch.einsum("ih,h...->i...", scores, self.output)
 
     def penalty(self, penalty: str = "group") -> float:
-        """sum (|w2|^2 + |w3|^2) / 2; for the group penalty |w3| is the sum of absolute values, not the Euclidean norm."""
+        """sum (|w2|^2 + |w3|^2) / 2; for the group penalty |w3| is the sum of absolute values, not the Euclidean
+        norm."""
         group = _check.choice("penalty", penalty, PENALTIES) == "group"
         output = self.output.flatten(1) if self.output.ndim > 1 else self.output[:, None]
         size = output.abs().sum(1) if group else output.norm(dim=1)

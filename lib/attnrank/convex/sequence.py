@@ -1,4 +1,5 @@
-"""The program with a whole sequence as output: attention matrices (n, n) with rows that sum to 1, shared by all samples.
+"""The program with a whole sequence as output: attention matrices (n, n) with rows that sum to 1, shared by all
+samples.
 
 Program (30) of Ergen, Neyshabur and Mehta (2022): predictions sum_j W_j x w2_j w3_j^T with weight decay on |w2|_1 and
 |w3|_1 is sum over features q and outputs l of C_ql x[:, q], where C_ql = C+ - C- are differences of multiples of
@@ -29,8 +30,8 @@ class SequenceSolution:
     """A point with its certificate.
 
     plus, minus : float64 (d, outputs, n, n), the matrices C+ and C-. t_plus, t_minus : float64 (d, outputs), their row
-    sums. primal, dual, gap, iterations, dual_point, beta : as in Solution. With the reading "max_row_sum" ``plus`` holds
-    C itself, ``minus`` is zero, and ``t_plus`` is the largest row sum of |C|.
+    sums. primal, dual, gap, iterations, dual_point, beta : as in Solution. With the reading "max_row_sum" ``plus``
+    holds C itself, ``minus`` is zero, and ``t_plus`` is the largest row sum of |C|.
     """
 
     plus: Tensor
@@ -57,8 +58,8 @@ class SequenceSolution:
 class _Selections:
     """Hard selections found so far: each row r of selection j takes token choice[j, r] with sign[j, r]."""
 
-    feature: Int64[Tensor, "count"]
-    output: Int64[Tensor, "count"]
+    feature: Int64[Tensor, count]
+    output: Int64[Tensor, count]
     choice: Int64[Tensor, "count n"]
     sign: Float64[Tensor, "count n"]
     columns: Float64[Tensor, "count predictions"]
@@ -80,7 +81,8 @@ def solve_sequence(
     tol: float = 1e-9,
     max_iterations: int = 2000,
 ) -> SequenceSolution:
-    """Minimise the loss of sum_ql C_ql x[:, q] against sequences y plus beta times the sum of all t, to a certified gap.
+    """Minimise the loss of sum_ql C_ql x[:, q] against sequences y plus beta times the sum of all t, to a certified
+    gap.
 
     Each C+ is a sum of hard selections, matrices with a single 1 in each row. The solver starts from none, adds those
     that violate optimality most, and weighs all of them anew, until the duality gap closes. For small n, d and c.
@@ -163,7 +165,8 @@ def _selections(x: Tensor, y: Tensor, best: tuple[Tensor, Tensor], chosen: Tenso
 
 
 def _weigh(loss: Squared | CrossEntropy, columns: Tensor, y: Tensor, beta: float, weights: Tensor) -> Tensor:
-    """Nonnegative weights of given selections: one quadratic program, or one for each Newton step of the cross-entropy."""
+    """Nonnegative weights of given selections: one quadratic program, or one for each Newton step of the
+    cross-entropy."""
     primal = float("inf")
     for _ in range(1 if loss.name == "squared" else 50):
         u = (weights @ columns).view_as(y)

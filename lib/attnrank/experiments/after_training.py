@@ -1,4 +1,5 @@
-"""Tables of the chapter after_training: ranks of models that others trained, beside the same models with random weights."""
+"""Tables of the chapter after_training: ranks of models that others trained, beside the same models with random
+weights."""
 
 from __future__ import annotations
 
@@ -34,16 +35,16 @@ TOL = 0.1
 def trained_heads(model: str, weights: str, treatment: str, n: int, layer: int, head: int) -> Setting:
     """Ranks of one head of a trained or random model, and where its queries look; means over sequences, in float64.
 
-    Inputs: route_*: 32 problems of n uniform points; stories260K: 16 sequences of n tokens that the trained model wrote;
-    kwt1: the four recordings, 99 tokens. ``treatment``: "other keys", the keys are those of another sequence; "no
-    positions", stories260K with all positions 0, kwt1 without its position vectors; "shuffled", the tokens or frames in
-    random order. Layers count from 1, heads from 0.
+    Inputs: route_*: 32 problems of n uniform points; stories260K: 16 sequences of n tokens that the trained model
+    wrote; kwt1: the four recordings, 99 tokens. ``treatment``: "other keys", the keys are those of another sequence;
+    "no positions", stories260K with all positions 0, kwt1 without its position vectors; "shuffled", the tokens or
+    frames in random order. Layers count from 1, heads from 0.
 
     ``rank``: hardmax rank / n, ``rank_std`` over sequences. ``numerical``: the share of singular values >= 0.1 of the
-    softmax at the model's temperature (4 sequences). ``bound``: on the expected rank / n of a random head of this n, d_h
-    and mask; ``barrier``: the same for independent queries at any head dimension, causal ones being uniform. Shares of
-    queries whose best key is their own (``own``), the one before (``previous``), the first (``first``), or the key that
-    most queries choose (``largest``).
+    softmax at the model's temperature (4 sequences). ``bound``: on the expected rank / n of a random head of this n,
+    d_h and mask; ``barrier``: the same for independent queries at any head dimension, causal ones being uniform. Shares
+    of queries whose best key is their own (``own``), the one before (``previous``), the first (``first``), or the key
+    that most queries choose (``largest``).
     """
     _check.choice("treatment", treatment, TREATMENTS)
     _check.choice("weights", weights, WEIGHTS)
@@ -95,7 +96,8 @@ def _measured(found: Attention, *, other_keys: bool) -> dict[str, Tensor]:
     every = torch.ones(q.shape[1], dtype=torch.float64)
     return {
         "rank": rank.mean(0), "rank_std": rank.std(0), "numerical": numerical.double().mean(0) / n,
-        "bound": every * _bound(n, q.shape[-1], causal) / n, "barrier": every * barrier / n, "own": (best == place).double().mean((0, 2)),
+        "bound": every * _bound(n, q.shape[-1], causal) / n, "barrier": every * barrier / n,
+        "own": (best == place).double().mean((0, 2)),
         "previous": (best == place - 1).double().mean((0, 2)), "first": (best == 0).double().mean((0, 2)),
         "largest": counts.amax(-1).mean(0) / n,
     }  # fmt: skip
@@ -161,8 +163,8 @@ def _grid(model: str, lengths: list[int], treatments: list[str]) -> list[Setting
 def hub_heads(model: str, weights: str, n: int) -> Setting:
     """Ranks of a model of the Hugging Face hub on embedded data: docstrings as text, or digits as images; 4 sequences.
 
-    ``status`` is "measured", or says that the model was not at hand; all else is missing then. ``rank``: mean over heads
-    of hardmax rank / n, ``highest`` the largest; ``above``: the share of heads above their ``bound``.
+    ``status`` is "measured", or says that the model was not at hand; all else is missing then. ``rank``: mean over
+    heads of hardmax rank / n, ``highest`` the largest; ``above``: the share of heads above their ``bound``.
     """
     numbers = ("layers", "heads", "head_dim", "rank", "highest", "above", "bound")
     try:
@@ -174,7 +176,8 @@ def hub_heads(model: str, weights: str, n: int) -> Setting:
         return {"status": "not at hand"} | dict.fromkeys(numbers)
     rank = frame["hardmax_rank"] / frame["n"]
     above = (frame["hardmax_rank"] > frame["bound"]).mean()
-    values = (frame["layer"].nunique(), frame["head"].nunique(), frame["head_dim"].max(), rank.mean(), rank.max(), above,
+    values = (frame["layer"].nunique(), frame["head"].nunique(), frame["head_dim"].max(), rank.mean(), rank.max(),
+    above,
               (frame["bound"] / frame["n"]).mean())  # fmt: skip
     return {"status": "measured"} | dict(zip(numbers, map(float, values), strict=True))
 

@@ -50,7 +50,12 @@ def split(dataset: str, samples: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     Every feature has the training mean subtracted, which stands for an intercept.
     """
     train, labels = data.images(dataset, count=samples, generator=seeded(0))
-    test, test_labels = data.images(dataset, "test", count=None if dataset == "digits" else 5000, generator=None if dataset == "digits" else seeded(1))
+    test, test_labels = data.images(
+        dataset,
+        "test",
+        count=None if dataset == "digits" else 5000,
+        generator=None if dataset == "digits" else seeded(1),
+    )
     side = PATCH[_check.choice("dataset", dataset, PATCH)]
     x, x_test = patches(train, side), patches(test, side)
     mean = x.mean(0)
@@ -66,7 +71,9 @@ def targets(dataset: str, labels: Tensor, task: str) -> Tensor:
     return y
 
 
-def fitted(dataset: str, samples: int, task: str, share: float, resample: int = 0) -> tuple[convex.Solution, float, float]:
+def fitted(
+    dataset: str, samples: int, task: str, share: float, resample: int = 0
+) -> tuple[convex.Solution, float, float]:
     """The classifier by half-squared loss on centred targets, its accuracy in training and in test.
 
     ``resample``: 0 for the samples themselves, otherwise the number of a bootstrap sample of them.
@@ -111,7 +118,8 @@ def patch_stability(dataset: str, samples: int, task: str, share: float, resampl
 
 
 def patch_baseline(dataset: str, samples: int, task: str, c: float) -> Setting:
-    """Logistic regression of scikit-learn on the same pixels, with its regularisation C: accuracy in training and test."""
+    """Logistic regression of scikit-learn on the same pixels, with its regularisation C: accuracy in training and
+    test."""
     from sklearn.linear_model import LogisticRegression
 
     x, labels, x_test, test_labels = split(dataset, samples)
@@ -133,7 +141,8 @@ EXPERIMENTS = {
         active_tokens,
         quick=grid(samples=[5], n=[16], d=[4], share=[0.1], outputs=[1], instances=[3], seed=[0]),
         paper=[
-            *grid(samples=[2, 5, 10, 20, 40, 80], n=[64], d=[4, 16], share=[0.5, 0.1, 0.01], outputs=[1], instances=[20], seed=[0]),
+            *grid(samples=[2, 5, 10, 20, 40, 80], n=[64], d=[4, 16], share=[0.5, 0.1, 0.01], outputs=[1],
+            instances=[20], seed=[0]),
             *grid(samples=[20], n=[16, 256], d=[16], share=[0.5, 0.1, 0.01], outputs=[1], instances=[20], seed=[0]),
             *grid(samples=[2, 5, 10, 20], n=[64], d=[16], share=[0.01], outputs=[3], instances=[20], seed=[0]),
         ],
@@ -158,7 +167,8 @@ EXPERIMENTS = {
         patch_stability,
         quick=grid(dataset=["digits"], samples=[200], task=["two"], share=[0.5], resample=[1]),
         paper=[
-            *grid(dataset=["digits"], samples=[1400], task=["two"], share=[0.7, 0.35, 0.1], resample=list(range(1, 21))),
+            *grid(dataset=["digits"], samples=[1400], task=["two"], share=[0.7, 0.35, 0.1], resample=list(range(1,
+            21))),
             *grid(dataset=["cifar10"], samples=[2000], task=["two"], share=[0.7, 0.35], resample=list(range(1, 11))),
         ],
         chapter="token_sparsity",

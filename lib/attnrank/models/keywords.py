@@ -1,4 +1,5 @@
-"""Attention that listens: the Keyword Transformer of Arm (Berg, O'Connor and Tairum Cruz 2021), KWT-1, sound to word."""
+"""Attention that listens: the Keyword Transformer of Arm (Berg, O'Connor and Tairum Cruz 2021), KWT-1, sound to
+word."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ class FrontEnd(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        shapes = {"window": (FRAME,), "dft_real": (244, FRAME), "dft_imag": (244, FRAME), "mel": (80, 244), "log_floor": (),
+        shapes = {"window": (FRAME,), "dft_real": (244, FRAME), "dft_imag": (244, FRAME), "mel": (80, 244),
+        "log_floor": (),
                   "dct": (COEFFICIENTS, 80), "mean": (), "scale": (COEFFICIENTS,)}  # fmt: skip
         for name, shape in shapes.items():
             self.register_buffer(name, torch.ones(shape))

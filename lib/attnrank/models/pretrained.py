@@ -4,7 +4,8 @@ The files are not part of this package. Their folder is named by the environment
 ``models`` in the folder that ATTNRANK_DATA names; every file must have the checksum given here.
 
 stories260K : Karpathy's llama2.c (MIT), a causal language model on TinyStories; loaded by transformers.
-route_tsp20, route_tsp50, route_tsp100 : Kool, van Hoof and Welling 2019 (MIT), encoders of travelling salesman problems.
+route_tsp20, route_tsp50, route_tsp100 : Kool, van Hoof and Welling 2019 (MIT), encoders of travelling salesman
+    problems.
 kwt1 : Berg, O'Connor and Tairum Cruz 2021 (Apache-2.0), the Keyword Transformer of Arm, with four recordings of one
     second from Speech Commands (CC BY 4.0).
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -51,7 +52,7 @@ def at_hand(name: str) -> bool:
     return name in FILES and folder is not None and all((folder / name / file).is_file() for file in FILES[name])
 
 
-@lru_cache(maxsize=None)
+@cache
 def files(name: str) -> Path:
     """The folder of a model, its files checked.
 

@@ -5,9 +5,8 @@ Its tokens are the places of a travelling salesman problem, points of the unit s
 
 from __future__ import annotations
 
-from typing import Any
-
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -65,7 +64,8 @@ class RouteDecoder(nn.Module):
 
 
 class RouteEncoder(nn.Module):
-    """Encoder of points (batch, n, 2): three layers of 8 heads of dimension 16, no positions. ``tour`` decodes greedily.
+    """Encoder of points (batch, n, 2): three layers of 8 heads of dimension 16, no positions. ``tour`` decodes
+    greedily.
 
     Random weights are those of torch.nn, within 10 % of the authors' uniform law; the running statistics of batch
     normalisation are then those of random problems.

@@ -24,7 +24,8 @@ def truncate_query_key(
 
     Returns
     -------
-    w_q, w_k : tensors (..., d, rank) of the dtype given, with ``w_q w_k^T`` the approximation. A temperature that follows
+    w_q, w_k : tensors (..., d, rank) of the dtype given, with ``w_q w_k^T`` the approximation. A temperature that
+        follows
         the head dimension is to be kept at that of d_h.
     sigma : float64 tensor (..., d_h), all singular values of W_q W_k^T, largest first.
 
@@ -36,7 +37,8 @@ def truncate_query_key(
         _check.finite(name, _check.matrices(name, value))
     if w_q.shape != w_k.shape or w_q.shape[-2] < w_q.shape[-1]:
         raise ValueError(
-            f"w_q and w_k must have one shape (..., d, d_h) with d >= d_h, got {tuple(w_q.shape)} and {tuple(w_k.shape)}"
+            f"w_q and w_k must have one shape (..., d, d_h) with d >= d_h, got {tuple(w_q.shape)} and "
+            f"{tuple(w_k.shape)}"
         )
     if _check.integer("rank", rank, minimum=1) > w_q.shape[-1]:
         raise ValueError(f"rank must be at most the head dimension {w_q.shape[-1]}, got {rank}")

@@ -5,13 +5,12 @@ A function so wrapped can be sent to another process, as it could before.
 
 from __future__ import annotations
 
-from typing import Any
-
 import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from filelock import FileLock

@@ -12,7 +12,12 @@ from collections.abc import Callable, Iterable
 
 from attnrank.sweep._values import Kinds, Row, Value, columns
 
-_FROM_TEXT: dict[str, Callable[[str], Value | None]] = {"bool": {"True": True, "False": False}.get, "int": int, "float": float, "str": str}
+_FROM_TEXT: dict[str, Callable[[str], Value | None]] = {
+    "bool": {"True": True, "False": False}.get,
+    "int": int,
+    "float": float,
+    "str": str,
+}
 
 
 def line_of(values: Iterable[Value]) -> str:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from attnrank import convex
 
-#: A rival's run at one of its own tolerances: z, and the seconds that the rival says its solver took (None: by the clock).
+#: A rival's run at one of its own tolerances: z, and the seconds that the rival says its solver took (None: by the
+#: clock).
 Run = Callable[[float], tuple[Tensor, float | None]]
 
 #: The tolerances that a rival is given, in turn, until its gap is small enough. They mean different things.

@@ -8,7 +8,8 @@ from pathlib import Path
 from attnrank.benchmarks import extra_memory, machine
 from attnrank.sweep import Setting
 
-#: Digits-like tokens: the pixels of scikit-learn's digits, repeated as needed, each times a direction of its own, and noise.
+#: Digits-like tokens: the pixels of scikit-learn's digits, repeated as needed, each times a direction of its own, and
+#: noise.
 PROGRAM = """
 import time
 import numpy as np, torch
@@ -56,5 +57,7 @@ def extra_memory_and_output(code: str) -> tuple[float, str]:
     """What `extra_memory` returns, and the line that ``work`` printed."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "line"
-        extra = extra_memory(code.replace("solution.iterations)", f"solution.iterations, file=open({str(path)!r}, 'w'))"))
+        extra = extra_memory(
+            code.replace("solution.iterations)", f"solution.iterations, file=open({str(path)!r}, 'w'))")
+        )
         return extra, path.read_text(encoding="utf-8")

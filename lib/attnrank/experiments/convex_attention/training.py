@@ -1,4 +1,5 @@
-"""Non-convex training of the heads of program (8): how often it ends at the certified optimum, and what certificates say."""
+"""Non-convex training of the heads of program (8): how often it ends at the certified optimum, and what certificates
+say."""
 
 from __future__ import annotations
 

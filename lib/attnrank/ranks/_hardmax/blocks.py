@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,7 +40,8 @@ def block_ranks(heads: Heads, *, causal: bool) -> Tensor:
 def _choose(
     heads: Heads, part: slice, rows: slice, hidden: Tensor | None, scratch: Tensor, chosen: Tensor
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Count in ``chosen`` (matrices, m) how often each key is the best of the queries ``rows`` of the matrices ``part``.
+    """Count in ``chosen`` (matrices, m) how often each key is the best of the queries ``rows`` of the matrices
+    ``part``.
 
     Of queries that have several close keys each of them is counted; yields these pairs, as indices of the query among
     all of the batch and of the key.
