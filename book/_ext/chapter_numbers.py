@@ -1,4 +1,4 @@
-"""A chapter is numbered by its file: notebooks/07_vit_initialisation is chapter 7, wherever it stands in the book.
+"""A chapter is numbered by its file: notebooks/14_vit_initialisation is chapter 14, wherever it stands in the book.
 
 Sections, figures, tables, theorems and exercises follow: Figure 7.2, Theorem 7.1. Only toctrees that are ``numbered``
 in _toc.yml take part. sphinx-external-toc can count on through the parts or start afresh in each, not leave gaps.

@@ -19,10 +19,11 @@ import shutil
 from importlib.metadata import version
 from pathlib import Path
 
-from pairs import ONE_THREAD
 from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.util.typing import ExtensionMetadata
+
+from pairs import ONE_THREAD
 
 KEPT = 3
 

@@ -36,8 +36,12 @@ def draw_head(ax: Axes, n: int, d_h: int) -> None:
     ax.vlines(empty, -0.5, n - 0.5, color=EMPTY, alpha=0.13, linewidth=2.2)
     ax.plot(column, row, "s", color=INK, markersize=2.4)
     ax.plot(empty, np.full(len(empty), -4), "v", color=EMPTY, markersize=3.2, clip_on=False)
-    ax.text(n / 2, -8.5, f"{len(empty)} of {n} tokens: never looked at", color=EMPTY, ha="center", va="bottom", fontsize=11)
-    ax.set(xlim=(-0.5, n - 0.5), ylim=(n - 0.5, -0.5), aspect="equal", xlabel="key", ylabel="query", xticks=[], yticks=[])
+    ax.text(
+        n / 2, -8.5, f"{len(empty)} of {n} tokens: never looked at", color=EMPTY, ha="center", va="bottom", fontsize=11
+    )
+    ax.set(
+        xlim=(-0.5, n - 0.5), ylim=(n - 0.5, -0.5), aspect="equal", xlabel="key", ylabel="query", xticks=[], yticks=[]
+    )
 
 
 def draw_curves(ax: Axes) -> None:

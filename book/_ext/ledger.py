@@ -39,7 +39,8 @@ class Ledger(SphinxDirective):
         return found
 
     def table(self, page: str, claims: list[Claim]) -> nodes.Node:
-        """Five columns: the claim, what was measured, its slack, the control, and what became of the paper's statement."""
+        """Five columns: the claim, what was measured, its slack, the control, and what became of the paper's
+        statement."""
         from attnrank.report import anchor
 
         table = nodes.table(classes=["ledger"])
@@ -62,7 +63,12 @@ def _columns(claim: Claim) -> tuple[str, str, str, str]:
     from attnrank import report
 
     measured = report.comparison(claim) + (f"; {claim.margin_meaning}" if claim.margin_meaning else "")
-    return measured, claim.slack, report.control_comparison(claim), f"{claim.paper}: {claim.verdict}" if claim.paper else ""
+    return (
+        measured,
+        claim.slack,
+        report.control_comparison(claim),
+        f"{claim.paper}: {claim.verdict}" if claim.paper else "",
+    )
 
 
 def _row(*cells: nodes.Node | list[nodes.Node]) -> nodes.row:

@@ -9,10 +9,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import browsing
 import nbformat
 import pytest
 from filelock import FileLock
+
+import browsing
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -51,6 +51,14 @@ def test_every_claim_belongs_to_the_chapter_that_makes_it():
         assert {claim["id"].partition("/")[0] for claim in claims} == {stem(path)}
 
 
+def test_claims_of_theorems_have_power():
+    """A theorem's claim comes so near its bound that it would catch a tenth of the effect of breaking its hypothesis."""
+    claims = [report.Claim(**row) for row in report.read_ledger(BOOK / "results")]
+    theorems = [claim for claim in claims if claim.kind == "theorem"]
+    assert theorems
+    assert [claim.id for claim in theorems if report.powerless(claim)] == []
+
+
 def test_a_changed_a_missing_and_a_surplus_claim_are_found(notebooks):
     ledger = report.read_ledger(BOOK / "results")
     changed = [ledger[0] | {"measured": "0.123"}, *ledger[1:]]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
-import pairs
 import pytest
 from nbformat import NotebookNode
+
+import pairs
 
 TEXT = """---
 kernelspec:
@@ -67,6 +69,33 @@ def test_running_again_changes_nothing(tmp_path: Path) -> None:
     assert pairs.run(source).read_bytes() == first
     assert source.read_text(encoding="utf-8") == TEXT
 
+
+
+def test_prose_alone_is_written_without_running(executed: NotebookNode, tmp_path: Path) -> None:
+    """Also captions and alternative texts, which say nothing to the code; a planted output shows that nothing ran."""
+    executed = copy.deepcopy(executed)
+    executed.cells[1].outputs[0].text = "planted\n"
+    edited = TEXT.replace("Words.", "Other words.").replace("alt: described", "alt: told") + "\nLast words.\n"
+    folder = save(tmp_path, executed, edited)
+    assert pairs.check(folder) != []
+    assert pairs.sync(folder / "01_title.md") == folder / "01_title.ipynb"
+    assert pairs.check(folder) == []
+    written = nbformat.read(folder / "01_title.ipynb", as_version=4)
+    assert written.cells[1].outputs[0].text == "planted\n" and written.cells[-1].source == "Last words."
+    assert written.cells[3].metadata.mystnb.image.alt == "told"
+    before = (folder / "01_title.ipynb").read_bytes()
+    assert pairs.sync(folder / "01_title.md") is None  # nothing to write: whoever asks wants it run
+    assert (folder / "01_title.ipynb").read_bytes() == before
+
+
+def test_changed_code_is_run(executed: NotebookNode, tmp_path: Path) -> None:
+    folder = save(tmp_path, executed, TEXT.replace("1 + 1", "1 + 2"))
+    assert pairs.sync(folder / "01_title.md") is None
+    assert pairs.main([str(folder / "01_title.md")]) in (0, 1)  # the verdict is on the book's own pairs
+    assert pairs.check(folder) == []
+    never = copy.deepcopy(executed)
+    never.cells[1].execution_count = None
+    assert pairs.sync(save(tmp_path, never, TEXT.replace("Words.", "Other words.")) / "01_title.md") is None
 
 
 def changed_source(notebook: NotebookNode) -> None:

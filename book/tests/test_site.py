@@ -6,10 +6,11 @@ import base64
 import json
 from pathlib import Path
 
-import browsing
-import html_checks
 import pytest
 import yaml
+
+import browsing
+import html_checks
 
 PAGE = "<!doctype html><html><head><meta charset='utf-8'>{head}</head><body><article>{body}</article></body></html>"
 PIXEL = base64.b64decode("R0lGODlhAQABAIAAAAAAAP///ywAAAAAAQABAAACAUwAOw==")
@@ -61,6 +62,14 @@ def test_links_lead_somewhere(site: Path) -> None:
 def test_figures_have_alt_text_and_caption(site: Path) -> None:
     assert sum(len(html_checks.parse(page).select("article figure img")) for page in pages(site)) > 0
     assert [fault for page in pages(site) for fault in html_checks.figure_faults(page)] == []
+
+
+def test_old_addresses_lead_to_pages(root: Path, site: Path) -> None:
+    moved = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"]["redirects"]
+    assert moved
+    for old, new in moved.items():
+        (link,) = html_checks.parse(site / f"{old}.html").select("article a")
+        assert (site / f"{old}.html").parent.joinpath(link["href"]).resolve() == (site / f"{new}.html").resolve()
 
 
 GOOD = """<figure><img src='dot.gif' alt='A dot'><figcaption>A dot.</figcaption></figure>

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import math
 import operator
 from collections.abc import Iterable
 from numbers import Real
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,7 +17,7 @@ from torch import Tensor
 PACKED = {getattr(torch, name, None) for name in ("float4_e2m1fn_x2", "float8_e8m0fnu")}
 
 
-def integer(name: str, value: object, *, minimum: int) -> int:
+def integer(name: str, value: Any, *, minimum: int) -> int:
     """Return ``value`` as an int, or raise ValueError if it is not an integer >= ``minimum``."""
     try:
         if isinstance(value, bool):
@@ -27,8 +30,15 @@ def integer(name: str, value: object, *, minimum: int) -> int:
     return number
 
 
+def whole(name: str, value: Any, *, minimum: int) -> int:
+    """As `integer`, for formulas: a float that is a whole number, such as 1e6, will do."""
+    if isinstance(value, (float, np.floating)) and float(value).is_integer():
+        value = int(value)
+    return integer(name, value, minimum=minimum)
+
+
 def real(
-    name: str, value: object, *, minimum: float = -math.inf, above: float = -math.inf, maximum: float = math.inf
+    name: str, value: Any, *, minimum: float = -math.inf, above: float = -math.inf, maximum: float = math.inf
 ) -> float:
     """Return ``value`` as a finite float in [minimum, maximum] and > ``above``, or raise ValueError."""
     try:
@@ -46,7 +56,7 @@ def real(
     return float(value)
 
 
-def choice(name: str, value: object, allowed: Iterable[str]) -> str:
+def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
     """Return ``value`` if it is one of ``allowed``, or raise ValueError that lists them."""
     allowed = sorted(allowed)
     if not isinstance(value, str) or value not in allowed:
@@ -54,7 +64,7 @@ def choice(name: str, value: object, allowed: Iterable[str]) -> str:
     return value
 
 
-def matrices(name: str, value: object) -> Tensor:
+def matrices(name: str, value: Any) -> Tensor:
     """Return ``value`` if it is a non-empty floating-point tensor (..., rows, columns), or raise ValueError."""
     if not isinstance(value, Tensor):
         remedy = {"ndarray": "torch.from_numpy", "list": "torch.tensor", "tuple": "torch.tensor"}
@@ -88,7 +98,7 @@ def same_dtype_and_device(**tensors: Tensor) -> None:
         raise ValueError(f"{', '.join(names)} and {last} must share dtype and device, got {found}")
 
 
-def generator(name: str, value: object) -> torch.Generator:
+def generator(name: str, value: Any) -> torch.Generator:
     """Return ``value`` if it is a torch.Generator on the CPU, or raise ValueError."""
     if not isinstance(value, torch.Generator):
         raise ValueError(f"{name} must be a torch.Generator, got {type(value).__name__}")
@@ -97,7 +107,7 @@ def generator(name: str, value: object) -> torch.Generator:
     return value
 
 
-def _shown(value: object) -> str:
+def _shown(value: Any) -> str:
     """The value, but of an array its shape alone."""
     if not isinstance(value, Tensor) and type(value).__name__ != "ndarray":
         return repr(value)

@@ -10,17 +10,21 @@ from __future__ import annotations
 import io
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from jaxtyping import Float64, Int64, UInt8
-from PIL import Image
 from torch import Tensor
 
 from attnrank import _check, docstrings, sources
-from attnrank.sources import SOURCES, Source, datasets
+from attnrank._optional import optional, require
+from attnrank.sources import SOURCES, Source, datasets, pa, pc
+
+if TYPE_CHECKING:
+    from PIL import Image
+else:
+    Image = optional("PIL.Image", "data")
 
 
 def load(
@@ -72,7 +76,7 @@ def images(
     standardise: bool = False,
     folder: str | Path | None = None,
     revision: str | None = None,
-) -> tuple[Float64[Tensor, "rows channels height width"], Int64[Tensor, "rows"]]:
+) -> tuple[Float64[Tensor, "rows channels height width"], Int64[Tensor, rows]]:
     """Images as float64 in [0, 1], and their labels as int64; only the rows that are returned are decoded.
 
     Parameters
@@ -110,7 +114,7 @@ def pixels(
     generator: torch.Generator | None = None,
     folder: str | Path | None = None,
     revision: str | None = None,
-) -> tuple[UInt8[Tensor, "rows channels height width"], Int64[Tensor, "rows"]]:
+) -> tuple[UInt8[Tensor, "rows channels height width"], Int64[Tensor, rows]]:
     """Images as they are stored, uint8 in 0..white (``SOURCES[name].white``), and their labels as int64.
 
     Parameters and errors as for :func:`images`.
@@ -133,7 +137,7 @@ def texts(
     generator: torch.Generator | None = None,
     folder: str | Path | None = None,
     revision: str | None = None,
-) -> tuple[list[str], Int64[Tensor, "rows"]]:
+) -> tuple[list[str], Int64[Tensor, rows]]:
     """Texts, and their labels as int64; parameters and errors as for :func:`images`."""
     if _source(name, split).shape is not None:
         raise ValueError(f"name must be a set of texts, got {name!r}: use images")
@@ -173,9 +177,7 @@ def _docstrings(split: str) -> pa.Table:
 
 @lru_cache(maxsize=2)
 def _digits(split: str) -> pa.Table:
-    from sklearn.datasets import load_digits  # reads a csv file of its own package
-
-    digits = load_digits()
+    digits = require("sklearn.datasets", "data").load_digits()  # reads a csv file of its own package
     last = np.zeros(len(digits.target), dtype=bool)
     for label in range(10):
         rows = np.flatnonzero(digits.target == label)
@@ -186,11 +188,14 @@ def _digits(split: str) -> pa.Table:
         file = io.BytesIO()
         Image.fromarray(pixels.astype(np.uint8)).save(file, format="PNG")
         contents.append({"bytes": file.getvalue(), "path": None})
-    return pa.table({"image": pa.array(contents, sources.IMAGE), "label": pa.array(digits.target[chosen], pa.int64())})
+    return pa.table(
+        {"image": pa.array(contents, sources.image_type()), "label": pa.array(digits.target[chosen], pa.int64())}
+    )
 
 
 def _decode(content: bytes, source: Source) -> np.ndarray:
     """Pixels (height, width, channels) as uint8 of an encoded image."""
+    assert source.shape is not None, "a set of images"
     channels, height, width = source.shape
     with Image.open(io.BytesIO(content), formats=("PNG", "WEBP", "JPEG")) as picture:
         if picture.size != (width, height):
@@ -202,6 +207,7 @@ def _decode(content: bytes, source: Source) -> np.ndarray:
 def _pixels(tables: list[tuple[str, pa.Table]], rows: np.ndarray, source: Source) -> np.ndarray:
     """Pixels (rows, height, width, channels) as uint8; an error names the file and the row in it."""
     contents = pc.struct_field(pa.concat_tables([table for _, table in tables])["image"], "bytes")
+    assert source.shape is not None, "a set of images"
     pixels = np.empty((len(rows), *source.shape[1:], source.shape[0]), dtype=np.uint8)
     for index, row in enumerate(rows.tolist()):
         try:

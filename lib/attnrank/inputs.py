@@ -123,7 +123,10 @@ def _mixture(n: int, d: int, generator: torch.Generator, *, components: int = 10
     cosine = _check.real("cosine", cosine, minimum=0.0, maximum=1.0)
     centres = _gaussian(_check.integer("components", components, minimum=1), d, generator)
     own = _gaussian(n, d, generator)
-    return math.sqrt(cosine) * centres[torch.randint(len(centres), (n,), generator=generator)] + math.sqrt(1.0 - cosine) * own
+    return (
+        math.sqrt(cosine) * centres[torch.randint(len(centres), (n,), generator=generator)]
+        + math.sqrt(1.0 - cosine) * own
+    )
 
 
 def _heavy_tailed(n: int, d: int, generator: torch.Generator, *, freedom: float = 3.0) -> Tensor:

@@ -29,7 +29,7 @@ def gaussian_weights(
     ------
     ValueError : d, d_h or heads < 1, or a generator that is not on the CPU.
     """
-    shape = (_check.integer("d", d, minimum=1), _check.integer("d_h", d_h, minimum=1))
+    shape: tuple[int, ...] = (_check.integer("d", d, minimum=1), _check.integer("d_h", d_h, minimum=1))
     if heads is not None:
         shape = (_check.integer("heads", heads, minimum=1), *shape)
     _check.generator("generator", generator)

@@ -9,21 +9,28 @@ import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from attnrank import docstrings
+from attnrank._optional import optional
 
-with warnings.catch_warnings():
-    # In a notebook without ipywidgets, importing tqdm complains that it cannot draw bars, which nobody asked for.
-    warnings.filterwarnings("ignore", message="IProgress not found")
+if TYPE_CHECKING:
     import datasets
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+else:
+    pa, pc = optional("pyarrow", "data"), optional("pyarrow.compute", "data")
+    pq, datasets = optional("pyarrow.parquet", "data"), optional("datasets", "data")
 
 ENVIRONMENT_VARIABLE = "ATTNRANK_DATA"
-IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})  # how `datasets` stores an image
+
+
+def image_type() -> pa.DataType:
+    """How `datasets` stores an image."""
+    return pa.struct({"bytes": pa.binary(), "path": pa.string()})
 
 
 @dataclass(frozen=True)
@@ -135,7 +142,7 @@ def read(
     absent: list[str] = []
     if folder is None:
         place = f"{source.hub} on the Hugging Face hub"
-        parts = [(place, _from_hub(name, split, revision or source.revision))]
+        parts = [(place, _from_hub(name, split, revision or source.revision or "main"))]
     else:
         found = _find(name, split, Path(folder).expanduser().resolve())
         absent = [other for other, files in found.items() if not files]
@@ -170,7 +177,7 @@ def _from_hub(name: str, split: str, revision: str) -> pa.Table:
 
 def _find(name: str, split: str, folder: Path) -> dict[str, list[Path]]:
     """The parquet files of every split, from the first likely place that has any."""
-    config = SOURCES[name].config
+    config = SOURCES[name].config or ""
     for place in (folder / name, folder / name / config, folder, folder / config):
         found = {
             each: sorted([*place.glob(f"{each}.parquet"), *place.glob(f"{each}-*.parquet")])
@@ -208,7 +215,9 @@ def check(table: pa.Table, source: Source, origin: str) -> pa.Table:
         contents = _typed(contents, pa.binary(), (pa.types.is_binary, pa.types.is_large_binary), origin)
         # The path is dropped: an image is what its bytes say, and nothing else is ever opened.
         parts = [[chunk, pa.nulls(len(chunk), pa.string())] for chunk in contents.chunks]
-        values = pa.chunked_array([pa.StructArray.from_arrays(part, fields=list(IMAGE)) for part in parts], IMAGE)
+        values = pa.chunked_array(
+            [pa.StructArray.from_arrays(part, fields=list(image_type())) for part in parts], image_type()
+        )
     labels = _typed(labels, pa.int64(), (pa.types.is_integer,), origin)
     numbers = labels.to_numpy()
     wrong = np.flatnonzero((numbers < 0) | (numbers >= source.classes))

@@ -30,7 +30,8 @@ def win_probability(r, n, d_h):
     if d_h == 1:
         return (mp.exp((n - 1) * log_ndtr(r)) + mp.exp((n - 1) * log_ndtr(-r))) / 2
     a_n = float(stats.norm.isf(1 / n))
-    # Below low the power of the distribution function is under e^-80 (or e^-34, n = 2), above 14 the density under e^-98.
+    # Below low the power of the distribution function is under e^-80 (or e^-34, n = 2), above 14 the density under
+    # e^-98.
     low = max(-r, mp.mpf(-8), mp.mpf(float(stats.norm.isf(min(80 / n, 1)))))
     high = min(r, mp.mpf(14))
     if low >= high:

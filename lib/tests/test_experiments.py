@@ -23,17 +23,18 @@ from scipy.special import erf
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnrank import data, experiments, sweep
-from attnrank.sweep import _values
 from attnrank.data import SOURCES
-from attnrank.experiments import EXPERIMENTS, PROFILES
-from attnrank.experiments.upkeep.copies import EMBEDDED
+from attnrank.experiments import EXPERIMENTS, PROFILES, growth
+from attnrank.experiments.after_training import HUB
 from attnrank.experiments.experiment import merge
 from attnrank.experiments.shared.gram import mean_cosine as mean_cosines
 from attnrank.experiments.shared.heads import random_heads
 from attnrank.experiments.upkeep import cost
+from attnrank.experiments.upkeep.copies import EMBEDDED
 from attnrank.experiments.upkeep.verification import Verdict, verify
 from attnrank.experiments.vit_initialisation import blocks as vision
-from attnrank.models import TransformerConfig, VisionTransformer
+from attnrank.models import TransformerConfig, VisionTransformer, pretrained
+from attnrank.sweep import _provenance, _values
 
 RESULTS = Path(__file__).resolve().parents[2] / "book" / "results"
 
@@ -100,7 +101,9 @@ def test_grids(name, profile):
         inspect.signature(experiment.function).bind(**setting)
     if experiment.data:
         used = {setting[experiment.data] for setting in settings}
-        assert used <= SOURCES.keys() and (profile == "paper" or used <= EMBEDDED)
+        assert used <= SOURCES.keys() | pretrained.FILES.keys() | set(HUB)
+        random = all(setting.get("weights") == "random" for setting in settings)  # no file of a trained model is needed
+        assert profile == "paper" or used <= EMBEDDED or random
     else:
         assert not kinds.keys() & {"dataset", "data"}
 
@@ -294,7 +297,9 @@ def test_treatments():
 
 def test_mean_cosine():
     x = gaussian(3, 7, 5)
-    assert mean_cosines(x).mean().item() == pytest.approx(np.mean([mean_cosine(tokens) for tokens in x.numpy()]), rel=1e-12)
+    assert mean_cosines(x).mean().item() == pytest.approx(
+        np.mean([mean_cosine(tokens) for tokens in x.numpy()]), rel=1e-12
+    )
     assert mean_cosines(torch.ones(1, 4, 5, dtype=torch.float64)).item() == pytest.approx(1, rel=1e-12)
 
 
@@ -375,17 +380,21 @@ def test_published_rows_are_computed_again(published):
     assert 1 <= verdict.compared <= min(5, verdict.drawable)
 
 
-def other(value):
+def other(value, by):
     """A value that differs from a stored one by little."""
     if isinstance(value, float):
-        return value * (1 + 1e-6) or 1e-6
+        return value * (1 + by) or by
     return value if value is None else not value if isinstance(value, bool) else value + type(value)(1)
 
 
 def test_a_changed_function_is_found(published):
-    """Negative control: results that are off by 1e-6 are not those of the published rows."""
+    """Negative control: results that are off by 1e-6, or ten times the tolerance, are not those of the published
+    rows."""
+    experiment = EXPERIMENTS[published]
+    by = max(1e-6, 10 * experiment.repeats.rtol)
+
     def changed(**setting):
-        return {name: other(value) for name, value in EXPERIMENTS[published].function(**setting).items()}
+        return {name: other(value, by) for name, value in experiment.function(**setting).items()}
 
     verdict = verified(published, function=changed)
     if verdict.failure is None and not verdict.compared:
@@ -416,8 +425,22 @@ def test_recorded_seconds_are_shared_out(tmp_path):
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_row_has_a_cost(name):
-    work = [cost.operations(setting) for setting in EXPERIMENTS[name].paper]
-    assert min(work) > 0 and max(work) < 1e15
+    """Every whole number of a setting repeats or is a size: a new column cannot be forgotten, and count as nothing."""
+    experiment = EXPERIMENTS[name]
+    whole = {column for column, value in experiment.paper[0].items() if type(value) is int}
+    unknown = whole - set(cost.REPETITIONS) - set(cost.SIZES) - {"seed"}
+    assert not unknown, f"upkeep.cost does not know what {sorted(unknown)} cost"
+    repeated = [s for s in experiment.paper if any(column in s for column in cost.REPETITIONS)]
+    work = [cost.operations(setting) for setting in experiment.paper]
+    assert max(work) < 1e15 and all(cost.operations(setting) > 1.001 * cost.ROW for setting in repeated)
+
+
+def test_repetitions_of_a_curve_are_counted():
+    """A row of saturation_trials has a head at each of its head dimensions for every repetition."""
+    one, many = ({"distribution": "gaussian", "n": 50, "d": 64, "design": "nested", "repetitions": r} for r in (1, 300))
+    assert cost.products(many) == pytest.approx(300 * cost.products(one))
+    heads = [{"n": 50, "d": 64, "d_h": d_h, "samples": 1} for d_h in growth.HEAD_DIMS]
+    assert cost.products(one) == pytest.approx(sum(map(cost.products, heads)), rel=1e-12)
 
 
 def test_counted_operations_are_those_of_pytorch():
@@ -496,3 +519,16 @@ def test_graham_bound_is_reached():
 def test_schedule_refuses(seconds):
     with pytest.raises(ValueError, match="seconds must be a vector of times"):
         cost.schedule(seconds, 2)
+
+
+# What the tables say of themselves -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_table_names_the_code_that_made_it(name):
+    """Chapter, module, function, version and how its numbers repeat are those of its experiment: no stale pointer."""
+    experiment, record = EXPERIMENTS[name], sweep.provenance(name, folder=RESULTS)
+    declared = _provenance.declaration(experiment.function, experiment.chapter, experiment.version, experiment.repeats)
+    assert {field: record[field] for field in declared} == declared, (
+        f"run: python -m attnrank.sweep {name} --profile paper"
+    )

@@ -5,9 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy import optimize, stats
 
 from attnrank import theory
 from attnrank.experiments import almost_orthonormal as module
@@ -20,44 +17,25 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-# Bounds
+# Tokens that break a bound
 
-def largest_sum(n, mu):
-    """The sum over keys that the proof bounds, at its maximum: n times the largest ratio of min(...) to x = n p."""
-    power = (1 - mu) / (1 + mu)
-    crossing = optimize.brentq(lambda x: -x - math.log(0.5 * n**-power) - (1 + power) * math.log(x), 1e-12, 60)
-    return n * math.exp(-crossing) / crossing
-
-
-@given(n=st.integers(2, 10**6), smallest=st.floats(0, 1))
-@settings(deadline=None)
-def test_smallest_eigenvalue_bound_covers_the_sum_of_the_proof(n, smallest):
-    remainder = theory.smallest_eigenvalue_bound(n, smallest) - (1 - math.exp(-1)) * n
-    assert remainder >= largest_sum(n, 1 - smallest) * (1 - 1e-9) - 1e-9 * n
+@pytest.mark.parametrize(("tokens", "level", "smallest"), [
+    ("simplex", 0.5, 0.5), ("simplex", 1.0, 0.0), ("pairs", 0.3, 0.7), ("common", 0.3, 0.7),
+    ("autoregressive", 0.0, 1.0), ("circle", 1.0, 0.0), ("circles", 1.0, 0.0),
+])  # fmt: skip
+def test_leveled_gram_has_unit_diagonal_and_its_smallest_eigenvalue(tokens, level, smallest):
+    gram = module.leveled_gram(tokens, level, 12)
+    assert torch.equal(gram, gram.T) and gram.diagonal() == pytest.approx(np.ones(12))
+    assert torch.linalg.eigvalsh(gram)[0].item() == pytest.approx(smallest, abs=1e-12)
+    assert np.linalg.matrix_rank(gram.numpy()) == {"circle": 2, "circles": 4}.get(tokens, 12 - (smallest == 0.0))
 
 
-def test_smallest_eigenvalue_bound_at_its_ends():
-    n = 1000
-    assert theory.smallest_eigenvalue_bound(n, 1.0) == pytest.approx((1 - math.exp(-1)) * n + math.log(2 * n) / 2)
-    assert theory.smallest_eigenvalue_bound(n, 0.0) == pytest.approx((1.5 - math.exp(-1)) * n)
-    assert theory.smallest_eigenvalue_bound(10**9, 0.5) / 1e9 == pytest.approx(1 - math.exp(-1), abs=2e-3)
-
-
-@given(values=st.lists(st.floats(-0.5, 3), min_size=1, max_size=6), d_h=st.integers(1, 50))
-def test_hellinger_excess_is_below_its_simple_form(values, d_h):
-    values = np.array(values)
-    n = 10
-    simple = math.sqrt(d_h) / 2 * np.linalg.norm(values)
-    assert theory.hellinger_excess(values, n, d_h) <= (n - 1) * min(1, simple) + 1e-7
-
-
-@pytest.mark.parametrize("value", [-0.9, -0.3, 0.5, 4.0])
-def test_hellinger_excess_bounds_the_total_variation_of_one_normal(value):
-    cross = math.sqrt((1 + value) * math.log1p(value) / value)  # where the densities of variance 1 and 1 + value meet
-    narrow, broad = sorted([1.0, math.sqrt(1 + value)])
-    distance = 2 * (stats.norm.cdf(cross, scale=narrow) - stats.norm.cdf(cross, scale=broad))
-    bound = theory.hellinger_excess([value], 2, 1)
-    assert distance <= bound <= 2 * distance + 0.05  # and it is not much larger
+@pytest.mark.parametrize("keys", module.KEYS)
+def test_token_ranks_of_two_tokens(keys):
+    row = module.token_ranks("simplex", 0.6, 2, keys, 4000, 0)
+    assert row["smallest_eigenvalue"] == pytest.approx(0.4)
+    exact = 1 + math.acos(-0.6) / math.pi
+    assert abs(row["rank_mean"] - exact) < 4.9 * row["rank_standard_error"] < 0.04
 
 
 # Gram matrices
@@ -176,12 +154,9 @@ def test_real_tokens_of_digits_are_those_of_the_vision_chapter():
 @pytest.mark.parametrize(
     ("call", "name"),
     [
-        (lambda: theory.smallest_eigenvalue_bound(0, 0.5), "n"),
-        (lambda: theory.smallest_eigenvalue_bound(5, 1.5), "smallest"),
-        (lambda: theory.smallest_eigenvalue_bound(5, -0.1), "smallest"),
-        (lambda: theory.hellinger_excess([-1.0], 5, 3), "eigenvalues"),
-        (lambda: theory.hellinger_excess([], 5, 3), "eigenvalues"),
-        (lambda: theory.hellinger_excess([0.1], 5, 0), "d_h"),
+        (lambda: module.leveled_gram("circle", 0.5, 8), "level"),
+        (lambda: module.leveled_gram("lattice", 0.5, 8), "tokens"),
+        (lambda: module.token_ranks("simplex", 0.5, 8, "none", 10, 0), "keys"),
         (lambda: module.perturbed_gram("simplex", 10, 0.2, generator=seeded()), "epsilon"),
         (lambda: module.perturbed_gram("lattice", 10, 0.2, generator=seeded()), "structure"),
         (lambda: module.perturbed_gram("common", 1, 0.2, generator=seeded()), "n"),

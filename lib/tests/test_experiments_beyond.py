@@ -201,7 +201,9 @@ def test_weights_have_their_law(law):
 
 
 def test_keys_of_unit_length_bring_the_laws_together():
-    rows = [heads_and_weights.weight_laws(64, 64, 8, law, "one_hot", 60, 0) for law in ("gaussian", "student", "cauchy")]
+    rows = [
+        heads_and_weights.weight_laws(64, 64, 8, law, "one_hot", 60, 0) for law in ("gaussian", "student", "cauchy")
+    ]
     ranks, unit = ([row[f"{name}_mean"] / 64 for row in rows] for name in ("rank", "unit_keys"))
     assert max(ranks) - min(ranks) > 0.2 > max(unit) - min(unit)
     assert min(unit) > max(ranks)
@@ -243,7 +245,9 @@ def test_ascent_reaches_full_rank_in_two_dimensions_and_two_in_one():
         heads_and_weights.rank_ascent(16, 2, "luck", 0)
 
 
-@pytest.mark.parametrize("name", [name for part in (masks, heads_and_weights, softmax, depth, random_tokens) for name in part.EXPERIMENTS])
+@pytest.mark.parametrize(
+    "name", [name for part in (masks, heads_and_weights, softmax, depth, random_tokens) for name in part.EXPERIMENTS]
+)
 def test_quick_settings_run(name):
     experiment = EXPERIMENTS[name]
     row = experiment.function(**experiment.quick[0])

@@ -35,7 +35,9 @@ def test_token_conditions_are_their_formulas(n, d, d_h):
 @given(n=st.integers(2, 10**6), parts=st.integers(1, 50))
 def test_effective_queries_are_as_many_balls_in_the_same_cells(n, parts):
     """For an eigenvalue 1 / k the bound is the barrier of k n queries and n keys."""
-    assert theory.effective_queries_bound(n, 1 / parts) == pytest.approx(theory.occupancy_bound(n * parts, n), rel=1e-12)
+    assert theory.effective_queries_bound(n, 1 / parts) == pytest.approx(
+        theory.occupancy_bound(n * parts, n), rel=1e-12
+    )
     assert theory.effective_queries_bound(n, 0.0) == n
     row = formulas.eigenvalue_bounds(n, 1 / parts)
     assert row["effective_queries"] == theory.effective_queries_bound(n, 1 / parts)

@@ -1,4 +1,4 @@
-"""Tables of chapter 03 and the fits of growth laws."""
+"""Tables of the chapters head_dimension, growth and normalised_keys and the fits of growth laws."""
 
 import math
 
@@ -41,8 +41,12 @@ def test_increments_add_up_to_the_bound_they_belong_to():
 
 def test_normalising_queries_changes_nothing():
     for n, d_h in ((16, 2), (40, 5)):
-        assert normalised_keys.normalised_heads(n, d_h, "queries", 0.0, 30, 1) == normalised_keys.normalised_heads(n, d_h, "none", 0.0, 30, 1)
-        assert normalised_keys.normalised_heads(n, d_h, "both", 0.0, 30, 1) == normalised_keys.normalised_heads(n, d_h, "keys", 0.0, 30, 1)
+        assert normalised_keys.normalised_heads(n, d_h, "queries", 0.0, 30, 1) == normalised_keys.normalised_heads(
+            n, d_h, "none", 0.0, 30, 1
+        )
+        assert normalised_keys.normalised_heads(n, d_h, "both", 0.0, 30, 1) == normalised_keys.normalised_heads(
+            n, d_h, "keys", 0.0, 30, 1
+        )
 
 
 def test_normalised_keys_in_the_plane_follow_the_hypergeometric_formula():

@@ -5,14 +5,16 @@ import math
 from importlib import resources
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
-from attnrank import theory
-from attnrank.experiments.layer_tables import causes as module
-from attnrank.experiments.layer_tables import encoders
-from attnrank.models import Encoder, TransformerConfig, sinusoids
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from attnrank import theory
+from attnrank.experiments.layer_tables import causes as module
+from attnrank.experiments.layer_tables import encoders, search
+from attnrank.models import Encoder, TransformerConfig, sinusoids
 
 
 def seeded(seed=0):
@@ -271,7 +273,8 @@ def test_layer_encoders_refuses_bad_input(change):
         encoders.layer_encoders(**(ENCODER | change))
 
 
-# The proposition of chapter 06: rank at most the number of distinct tokens, and reached at every head dimension
+# The proposition of chapter layer_tables: rank at most the number of distinct tokens, and reached at every head
+# dimension
 
 @given(counts=st.lists(st.integers(1, 5), min_size=2, max_size=5), seed=st.integers(0, 99))
 @settings(deadline=None)
@@ -282,3 +285,19 @@ def test_softmax_of_repeated_tokens_has_the_rank_of_the_distinct_ones(counts, se
     sigma = torch.linalg.svdvals((x[order] @ w_q @ (x[order] @ w_k).T / 2).softmax(-1))
     assert (sigma[len(counts) :] < 1e-13).all()
     assert sigma[len(counts) - 1] > 1e-13
+
+
+def test_the_search_gives_every_cause_as_many_tries_from_the_same_ranges():
+    tries = pd.DataFrame(search.tries(12, {64: 4, 128: 2}))
+    assert set(tries.cause) == set(module.CAUSES)
+    own = tries[tries.seed == 0]
+    assert (own.groupby("cause").size() == 12).all() and len(tries) == 2 * len(own)
+    assert own.temperature.between(0.1, 5.0).all() and set(own.power) == {0.0, 0.5, 1.0}
+    for cause, rows in own.groupby("cause"):
+        low, high = search.RANGES.get(cause, (0.0, 0.0))
+        assert rows.amount.between(low, high).all()
+        # A Latin hypercube: one try in each twelfth of the range of log temperature.
+        place = np.log(rows.temperature / 0.1) / np.log(50.0) * 12
+        assert len(set(np.floor(place.round(2).clip(0, 11.99)))) >= 11
+    again = pd.DataFrame(search.tries(12, {64: 4, 128: 2}))
+    pd.testing.assert_frame_equal(tries, again)

@@ -12,9 +12,9 @@ from scipy import stats
 from attnrank import theory
 from attnrank.experiments import EXPERIMENTS, depth, growth, synthetic_sweeps
 from attnrank.experiments.shared import distributions
-from attnrank.report import growth as report_growth
 from attnrank.inputs import tokens
 from attnrank.models import Encoder, TransformerConfig
+from attnrank.report import growth as report_growth
 
 FALSE_ALARM = 1e-6
 
@@ -56,7 +56,10 @@ def test_projections_are_tokens_times_weights(distribution):
 def test_projections_of_orthonormal_tokens_have_the_law_of_tokens_times_weights():
     y = np.stack([distributions.projections("orthonormal", 3, 8, 2, gen(s)).numpy() for s in range(1500)])
     g = gen(0)
-    drawn = [(tokens("orthonormal", 3, 8, generator=g), torch.randn(8, 2, generator=g, dtype=torch.float64)) for _ in range(1500)]
+    drawn = [
+        (tokens("orthonormal", 3, 8, generator=g), torch.randn(8, 2, generator=g, dtype=torch.float64))
+        for _ in range(1500)
+    ]
     z = np.stack([(x @ w).numpy() for x, w in drawn])
     for a, b in ((y[:, 0, 0], z[:, 0, 0]), (y[:, 0, 0] * y[:, 1, 0], z[:, 0, 0] * z[:, 1, 0])):
         assert stats.ks_2samp(a, b).pvalue > FALSE_ALARM
@@ -133,7 +136,9 @@ def test_one_head_has_no_correlation_to_report():
 
 
 def test_heads_on_tokens_of_width_one_agree():
-    assert synthetic_sweeps.layer_averages("gaussian", 4, 1, 3, 5, 60, 0)["correlation"] == pytest.approx(1.0, abs=1e-12)
+    assert synthetic_sweeps.layer_averages("gaussian", 4, 1, 3, 5, 60, 0)["correlation"] == pytest.approx(
+        1.0, abs=1e-12
+    )
 
 
 def test_two_tokens_of_two_words_have_the_correlation_one_third(monkeypatch):
@@ -195,7 +200,10 @@ def test_the_crossing_of_increments_is_exact_without_noise_and_unbiased_with_it(
     noise = np.random.default_rng(0).normal(size=(600, 10)) * 3e-4
     noise[:, :3] = 0.0
     many = np.array([report_growth.increment_crossing(d_h, true + row, np.full(10, 3e-4), 0.0125) for row in noise])
-    assert abs(many[:, 0].mean() - found) < stats.norm.isf(FALSE_ALARM / 2) * many[:, 0].std() / math.sqrt(600) + 0.05 * error
+    assert (
+        abs(many[:, 0].mean() - found)
+        < stats.norm.isf(FALSE_ALARM / 2) * many[:, 0].std() / math.sqrt(600) + 0.05 * error
+    )
     assert many[:, 0].std() <= 1.2 * many[:, 1].mean()  # three of the points have no noise
 
 

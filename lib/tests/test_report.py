@@ -78,7 +78,11 @@ def test_a_control_that_passes_fails_the_claim(change):
 
 @pytest.mark.parametrize(
     ("relation", "measured", "control", "slack", "effect"),
-    [("<=", [0.1, 0.45], 1, "0.05", "0.55"), (">=", [0.35, 2], 0, "0.05", "0.35"), ("==", [0.4, 0.43], 0, "0.07", "0.37")],
+    [
+        ("<=", [0.1, 0.45], 1, "0.05", "0.55"),
+        (">=", [0.35, 2], 0, "0.05", "0.35"),
+        ("==", [0.4, 0.43], 0, "0.07", "0.37"),
+    ],
 )
 def test_slack_and_effect_are_distances_of_the_closest_case(relation, measured, control, slack, effect):
     row = report.claim(

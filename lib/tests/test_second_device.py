@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from second_device import MEMORY, second_device  # noqa: F401 (fixture)
 from test_ranks_hardmax import DTYPES, PATHS, draw, force, integers, nearly_tied, repeated_rows
 from test_ranks_spectra import ADVERSARIAL
 
@@ -13,6 +12,7 @@ from attnrank.benchmarks import CONTESTS, extra_gpu_memory
 from attnrank.experiments import EXPERIMENTS
 from attnrank.experiments.shared import heads as counting
 from attnrank.ranks import certified_rank
+from second_device import MEMORY, second_device  # noqa: F401 (fixture)
 
 
 def back(x, device):

@@ -14,7 +14,7 @@ import torch
 
 # With the numeric tower of PEP 484, in which an int is good for a float, as for every static type checker.
 TYPECHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
-MODULES = ("scores", "ranks", "inputs", "data", "models")
+MODULES = ("scores", "ranks", "inputs", "data", "models", "training")
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +128,29 @@ def models(p):
         model.encoder.blocks[0].attention.values(draw(*batch, 5, 6))
 
 
+def model_variants(p):
+    for change in ({"qk_norm": True}, {"tied": True, "learn_temperature": True}, {"frozen": True}):
+        config = p.models.TransformerConfig(width=6, heads=2, head_dim=5, depth=2, value_dim=4, **change)
+        model = p.models.VisionTransformer(
+            config, image_size=8, patch_size=4, classes=3, generator=seeded(), pool="sequence"
+        )
+        model(draw(2, 3, 8, 8))
+        model.queries_keys(draw(2, 3, 8, 8), scaled=True)
+        model.encoder.blocks[0].attention.scaled_queries_keys(draw(2, 3, 5, 6, dtype=torch.float32))
+
+
+def crop_and_flip(p):
+    for dtype in (torch.uint8, torch.float32):
+        p.training.crop_and_flip(torch.zeros(2, 3, 8, 6, dtype=dtype), pad=1, flip=True, generator=seeded())
+
+
+def training(p):
+    drawn = torch.zeros(6, 3, 8, 8, dtype=torch.uint8), torch.arange(6) % 3
+    source = p.training.Images(drawn, drawn, mean=(1.0,) * 3, std=(2.0,) * 3, pad=1)
+    model = vision_transformer(p, pool="sequence")
+    p.training.train(model, source, p.training.Recipe(1, batch=4), seed=0, probe=source.standardised(drawn[0][:2]))
+
+
 CALLS = {
     "ranks.hardmax_rank": hardmax_rank,
     "ranks.numerical_rank": of_a_matrix("numerical_rank", 0.1),
@@ -141,11 +164,15 @@ CALLS = {
     "scores.attention": attention,
     "inputs.tokens": tokens,
     "data.images": images,
+    "data.pixels": pixels,
     "data.texts": texts,
     "models.draw_weight": draw_weight,
     "models.patches": patches,
     "models.sinusoids": sinusoids,
     "models.VisionTransformer": models,
+    "models.VisionTransformer, variants": model_variants,
+    "training.crop_and_flip": crop_and_flip,
+    "training.train": training,
 }
 
 

@@ -26,7 +26,6 @@ from joblib.externals.loky import get_reusable_executor
 
 from attnrank import sweep
 from attnrank.sweep import _provenance, _session, _values
-
 from sweep_job import bytes_of, calls, job, published, record_of, script, simple, start  # noqa: F401 (fixtures)
 
 # An uninterrupted run -------------------------------------------------------------------------------------------------
@@ -47,7 +46,7 @@ def test_table_and_provenance(job, published):
     assert record["grid"] == {"n": [3, 8, 5], "kind": ["gauss", "unit"], "seed": list(range(10))}
     assert record["seeds"] == list(range(10)) and record["repeats"] == {"kind": "rounding", "rtol": 1e-9, "atol": 0.0}
     [session] = record["sessions"]
-    assert session["rows"] == 60 and 0.6 < session["wall_seconds"] == record["wall_seconds"] < 60
+    assert session["rows"] == 60 and 0.6 < session["wall_seconds"] == record["wall_seconds"]
     assert session["torch"] == torch.__version__ and session["numpy"] == np.__version__
     assert (record["module"], record["function"], record["chapter"], record["version"]) == ("job", "function", "", 1)
     assert session["device"] and session["platform"] and session["python"] and session["attnrank"]
@@ -152,7 +151,7 @@ def test_killed_at_random_moments(job, script, published, tmp_path, calls):
     """Five kills, each some rows after the last; then one run finishes. No stored row is computed again."""
     chance = random.Random()
     stored = []
-    for kill in range(5):
+    for _ in range(5):
         process = start(script, tmp_path, "T", stderr=subprocess.DEVNULL)
         process.stdout.readline()
         already = len(calls())

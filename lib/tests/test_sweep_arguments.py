@@ -12,7 +12,6 @@ import torch
 
 from attnrank import sweep
 from attnrank.sweep import _provenance
-
 from sweep_job import bytes_of, record_of, simple  # noqa: F401 (fixtures)
 
 # Another grid ---------------------------------------------------------------------------------------------------------
@@ -33,7 +32,9 @@ def test_a_grid_is_extended(tmp_path):
     sweep.run("T", simple, sweep.grid(n=[1, 3, 5, 7]), folder=tmp_path / "direct")
     assert bytes_of(tmp_path) == bytes_of(tmp_path / "direct")
     assert sweep.run("T", function, sweep.grid(n=[7, 5, 3, 1]), folder=tmp_path)["n"].tolist() == [7, 5, 3, 1]
-    assert sweep.run("T", function, sweep.grid(n=[7, 5, 3, 1]), folder=tmp_path, repeats=sweep.Rounding(1e-6)) is not None
+    assert (
+        sweep.run("T", function, sweep.grid(n=[7, 5, 3, 1]), folder=tmp_path, repeats=sweep.Rounding(1e-6)) is not None
+    )
     assert record_of(tmp_path)["repeats"]["rtol"] == 1e-6 and len(done) == 4
     assert sweep.read("T", folder=tmp_path)["half"].tolist() == [3.5, 2.5, 1.5, 0.5]
 
@@ -149,6 +150,21 @@ def test_rows_of_another_version_are_refused(tmp_path):
     assert bytes_of(tmp_path) == before and record_of(tmp_path)["version"] == 2
     sweep.run("T", simple, grid, folder=tmp_path, version=2, chapter="halves")  # a move changes no numbers
     assert bytes_of(tmp_path) == before and record_of(tmp_path)["chapter"] == "halves"
+
+
+def test_a_published_table_is_extended_only_through_its_grid(tmp_path):
+    sweep.run("T", simple, sweep.grid(n=[1, 2]), folder=tmp_path, chapter="halves")
+    before = bytes_of(tmp_path)
+    with pytest.raises(
+        ValueError,
+        match=r"published table of the chapter halves; to add rows, add them to its grid, "
+        r"EXPERIMENTS\['T'\]\.paper in attnrank\.experiments\.halves, and run python -m "
+        r"attnrank\.sweep T --profile paper; a table of your own needs another name",
+    ):
+        sweep.run("T", simple, sweep.grid(n=[1, 2, 3]), folder=tmp_path)
+    assert bytes_of(tmp_path) == before
+    table = sweep.run("T", simple, sweep.grid(n=[1, 2, 3]), folder=tmp_path, chapter="halves")  # what the command does
+    assert len(table) == 3
 
 
 # Folder and fingerprint -----------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ import torch
 
 from attnrank import sweep
 from attnrank.sweep import _table
-
 from sweep_job import bytes_of, calls, job, published, record_of, script  # noqa: F401 (fixtures)
 
 

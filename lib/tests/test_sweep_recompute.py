@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from attnrank import sweep
-
 from sweep_job import calls, job, published, script  # noqa: F401 (fixtures)
 
 
@@ -37,7 +36,9 @@ def test_recompute_finds_a_difference(column, change, fails, job, published):
     if not fails:
         assert len(sweep.recompute("T", changed, **arguments)) == 60
         return
-    with pytest.raises(ValueError, match=rf"T\.csv line 19: {column} is .*, recomputed .* \(rtol 1e-09\), .*'seed': 7\}}"):
+    with pytest.raises(
+        ValueError, match=rf"T\.csv line 19: {column} is .*, recomputed .* \(rtol 1e-09\), .*'seed': 7\}}"
+    ):
         sweep.recompute("T", changed, **arguments)
 
 

@@ -1,12 +1,19 @@
-"""How rows that are computed again are compared: exactly, up to rounding, or within a margin that says how often it errs."""
+"""How rows that are computed again are compared: exactly, up to rounding, or within a margin that says how often it
+errs."""
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 
+from attnrank import sweep
+from attnrank.experiments import EXPERIMENTS
 from attnrank.sweep import Exact, Rounding, Statistical
 from attnrank.sweep.repeats import from_record, to_record
 
@@ -17,8 +24,16 @@ ROW = {"rank": 7, "mean": 0.25, "note": "x", "missing": math.nan}
 def test_floats_are_near_and_everything_else_is_equal(repeats, slack):
     assert repeats.difference(ROW, dict(ROW), 10) is None
     assert repeats.difference(ROW, ROW | {"mean": 0.25 * (1 + 0.5 * slack)}, 10) is None
-    for name, value in (("mean", 0.25 * (1 + 2 * slack)), ("rank", 8), ("note", "y"), ("missing", 0.0), ("mean", math.nan)):
-        assert repeats.difference(ROW, ROW | {name: value}, 10).startswith(f"{name} is {ROW[name]!r}, recomputed {value!r} (")
+    for name, value in (
+        ("mean", 0.25 * (1 + 2 * slack)),
+        ("rank", 8),
+        ("note", "y"),
+        ("missing", 0.0),
+        ("mean", math.nan),
+    ):
+        assert repeats.difference(ROW, ROW | {name: value}, 10).startswith(
+            f"{name} is {ROW[name]!r}, recomputed {value!r} ("
+        )
 
 
 def test_rounding_near_zero_has_a_tolerance_of_its_own():
@@ -35,7 +50,9 @@ def test_margins_of_a_statistical_table_err_as_often_as_they_say():
     for _ in range(draws):
         old, new = generator.standard_normal((2, rows, 2))
         alarms += any(
-            repeats.difference({"a": 0.5 * x[0], "b": 3 * x[1], "b_error": 3.0}, {"a": 0.5 * y[0], "b": 3 * y[1], "b_error": 3.0}, rows)
+            repeats.difference(
+                {"a": 0.5 * x[0], "b": 3 * x[1], "b_error": 3.0}, {"a": 0.5 * y[0], "b": 3 * y[1], "b_error": 3.0}, rows
+            )
             is not None
             for x, y in zip(old, new, strict=True)
         )
@@ -50,12 +67,27 @@ def test_a_statistical_table_compares_its_other_columns():
     assert 0.7 < margin < 0.9  # 5.4 times sqrt(2) times 0.1
     near = {"mean": 1 + 0.99 * margin, "mean_error": 0.06, "geometry": 2.001, "count": 3}
     assert repeats.difference(row, near, 50) is None
-    for change in ({"mean": 1 + 1.01 * margin}, {"mean_error": 0.04}, {"geometry": 2.01}, {"count": 4}, {"mean": math.nan}):
+    for change in (
+        {"mean": 1 + 1.01 * margin},
+        {"mean_error": 0.04},
+        {"geometry": 2.01},
+        {"count": 4},
+        {"mean": math.nan},
+    ):
         assert repeats.difference(row, near | change, 50).startswith(next(iter(change)))
 
 
-@pytest.mark.parametrize("repeats", [Exact(), Rounding(1e-7, 1e-12), Statistical({"a": 0.5, "b": "e"}, rtol=1e-3)])
+def test_ignored_columns_are_not_compared():
+    repeats = Statistical({"mean": 0.1}, ignored=("seconds", "device"))
+    stored = {"mean": 1.0, "seconds": 3.0, "device": "cpu", "n": 4}
+    assert repeats.difference(stored, stored | {"seconds": 900.0, "device": "cuda"}, 10) is None
+    assert repeats.difference(stored, stored | {"n": 5}, 10).startswith("n is 4, recomputed 5")
+
+
+@pytest.mark.parametrize("repeats", [Exact(), Rounding(1e-7, 1e-12), Statistical({"a": 0.5, "b": "e"}, rtol=1e-3),
+                                     Statistical({"a": 0.5}, ignored=("seconds",))])  # fmt: skip
 def test_declarations_are_read_back(repeats):
+    assert json.loads(json.dumps(to_record(repeats))) == to_record(repeats)
     assert from_record(to_record(repeats)) == repeats
 
 
@@ -64,8 +96,73 @@ def test_bad_declarations():
         (lambda: Rounding(-1), "rtol must be at least 0"),
         (lambda: Rounding(math.nan), "rtol must be a finite"),
         (lambda: Statistical({}), "errors must name at least one column"),
-        (lambda: from_record({"kind": "roughly"}), "repeats must be one of exact, rounding, statistical; got 'roughly'"),
+        (
+            lambda: from_record({"kind": "roughly"}),
+            "repeats must be one of exact, rounding, statistical; got 'roughly'",
+        ),
         (lambda: from_record({}), "repeats must be one of"),
     ):
         with pytest.raises(ValueError, match=message):
             call()
+
+
+# The tables that are compared statistically --------------------------------------------------------------------------
+
+RESULTS = Path(__file__).resolve().parents[2] / "book" / "results"
+
+
+def stored(name, **setting):
+    table = sweep.read(name, folder=RESULTS)
+    [row] = table[(table[list(setting)] == pd.Series(setting)).all(axis=1)].to_dict("records")
+    columns = EXPERIMENTS[name].paper[0].keys()
+    return {k: row[k] for k in columns}, {k: v for k, v in row.items() if k not in columns}, len(table)
+
+
+def verdict(name, faulty=lambda function, setting: function(**setting), **setting):
+    """What differs of a published row if a faulty function computes it again."""
+    setting, result, rows = stored(name, **setting)
+    new = faulty(EXPERIMENTS[name].function, setting)
+    new = {k: math.nan if v is None else v for k, v in new.items()}
+    return EXPERIMENTS[name].repeats.difference(result, new, rows)
+
+
+def next_seed(function, setting):
+    return function(**setting | {"seed": setting["seed"] + 1})
+
+
+CASES = {
+    "rank_ascent": {"d_h": 8, "surrogate": "coverage", "seed": 0},
+    "depth_ranks": {"skip": False, "temperature": 0.01},
+    "adversarial_tokens": {"n": 16, "d_h": 8, "epsilon": 0.3},
+}
+
+
+def test_these_tables_are_statistical():
+    assert {name for name in CASES if not isinstance(EXPERIMENTS[name].repeats, Statistical)} == set()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_wrong_seed_is_caught(name):
+    """The columns that do not hang on the iteration are compared to rounding: they show whose draws these are."""
+    assert verdict(name, **CASES[name]) is None
+    assert verdict(name, next_seed, **CASES[name]) is not None
+
+
+def test_wrong_laws_and_temperatures_are_caught(monkeypatch):
+    def hotter(function, setting):
+        return function(**setting | {"temperature": 1.02 * setting["temperature"]})
+
+    assert verdict("depth_ranks", hotter, **CASES["depth_ranks"]) is not None
+    log_softmax = torch.Tensor.log_softmax
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "log_softmax", lambda scores, *options: log_softmax(scores / 2, *options))
+        assert verdict("rank_ascent", **CASES["rank_ascent"]) is not None
+    randn = torch.randn
+    for name in CASES:
+        with monkeypatch.context() as patch:  # uniform entries of the same variance
+            def uniform(*shape, **options):
+                return (2 * torch.rand(*shape, **options) - 1) * math.sqrt(3)
+
+            patch.setattr(torch, "randn", uniform)
+            assert verdict(name, **CASES[name]) is not None, name
+    assert torch.randn is randn

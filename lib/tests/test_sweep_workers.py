@@ -155,7 +155,7 @@ def test_no_row_is_begun_again_after_a_failure():
 def needs(folder):
     """A function of two units of memory in all, of which row n takes ``need``; row 0 keeps row 1 company at first."""
     def wait_until(condition):
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 900  # against waiting for ever; no verdict hangs on it
         while not condition() and time.monotonic() < deadline:
             time.sleep(0.01)
 
@@ -275,7 +275,7 @@ class ClusterProcess:
                 killed = True
 
     def close(self):
-        self.process.communicate("", timeout=60)
+        self.process.communicate("")
 
 
 @pytest.fixture(scope="module")
@@ -306,7 +306,7 @@ def driver(package, tmp_path_factory):
     folder = tmp_path_factory.mktemp("published")
     script = folder / "driver.py"
     script.write_text(DRIVER, encoding="utf-8")
-    subprocess.run([sys.executable, str(script), str(folder), ""], check=True, timeout=100)
+    subprocess.run([sys.executable, str(script), str(folder), ""], check=True)
     return script
 
 
@@ -355,9 +355,9 @@ def test_bad_cluster(tmp_path):
         run(cluster=3)
     with pytest.raises(ValueError, match="workers must be left out with a cluster, .*got 2"):
         run(cluster="tcp://127.0.0.1:9", workers=2)
-    with dask.config.set({"distributed.comm.timeouts.connect": "300ms"}):
-        with pytest.raises(ValueError, match=r"cluster: no scheduler answers at 'tcp://127.0.0.1:9'"):
-            run(cluster="tcp://127.0.0.1:9")
+    soon = dask.config.set({"distributed.comm.timeouts.connect": "300ms"})
+    with soon, pytest.raises(ValueError, match=r"cluster: no scheduler answers at 'tcp://127.0.0.1:9'"):
+        run(cluster="tcp://127.0.0.1:9")
     assert not list(tmp_path.iterdir())
 
 
@@ -397,7 +397,7 @@ def test_killed_workers_and_drivers(cluster, driver, package, tmp_path):
         stored = kept
     (tmp_path / "go").touch()
     process = process or start()
-    assert process.wait(timeout=100) == 0, (driver.parent / "errors").read_text()
+    assert process.wait() == 0, (driver.parent / "errors").read_text()
     assert bytes_of(tmp_path) == bytes_of(driver.parent)
     assert len(sweep.read("T", folder=tmp_path)) == 90
     assert set(stored) <= set(bytes_of(tmp_path).split(b"\n"))

@@ -3,13 +3,13 @@
 import math
 from fractions import Fraction
 
-import head_dim_reference
 import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import head_dim_reference
 from attnrank import hardmax_rank, theory
 
 
@@ -88,7 +88,7 @@ def test_head_dim_bound_is_smooth_across_integers(n, d_h):
 @settings(max_examples=40, deadline=None)
 def test_head_dim_bound_rises_with_head_dimension_and_stays_below_the_barrier(n, d_h):
     bound = theory.head_dim_bound(n, d_h)
-    assert 1 <= bound * (1 + 1e-6) and bound <= theory.occupancy_bound(n) * (1 + 1e-6)
+    assert bound * (1 + 1e-6) >= 1 and bound <= theory.occupancy_bound(n) * (1 + 1e-6)
     assert theory.head_dim_bound(n, 1.5 * d_h) >= bound * (1 - 1e-6)
 
 

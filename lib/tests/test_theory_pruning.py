@@ -5,8 +5,9 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from attnrank.theory import examined_fraction
 from scipy import stats
+
+from attnrank.theory import examined_fraction
 
 FALSE_ALARM = 1e-6
 
@@ -53,7 +54,7 @@ def test_growth_for_fixed_head_dimension(d_h):
 def test_bounds_monotonicity_and_the_end_of_the_gain():
     for m in (100, 10**5):
         fractions = [examined_fraction(m, d_h) for d_h in (1, 2, 4, 8, 16, 32, 64, 128)]
-        assert fractions == sorted(fractions) and 0 < fractions[0] and fractions[-1] <= 1
+        assert fractions == sorted(fractions) and fractions[0] > 0 and fractions[-1] <= 1
         for d_h in (1, 5, 20, 50):
             fraction = examined_fraction(m, d_h)
             for a in (2.0, 3.0, 4.0, 5.0):

@@ -35,7 +35,7 @@ def test_saturation_head_dim_is_the_smallest_head_within_the_gap(n, gap):
 
 
 def test_closeness_takes_log_squared_and_not_log():
-    """The theorem of chapter 03: d_h ~ a_n^4 / (2 v) with F(v) = 1 - 1/e - gap."""
+    """The theorem of chapter growth: d_h ~ a_n^4 / (2 v) with F(v) = 1 - 1/e - gap."""
     gap = 0.1
     v = mp.findroot(lambda v: theory.lognormal_limit(float(v)) - (1 - 1 / math.e - gap), 0.7)
     scale = [theory.lognormal_variance(10**k, 1) / float(v) for k in (3, 6, 12)]

@@ -117,6 +117,17 @@ def test_digits_are_learned():
     assert run.best["test_accuracy"] == max(accuracies)
 
 
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_matrices_decay_and_every_parameter_is_trained(decay):
+    net = model(replace(CONFIG, learn_temperature=True), pool="class")
+    groups = training.decay_groups(net, decay)
+    names = {id(value): name for name, value in net.named_parameters()}
+    assert sorted(names[id(v)] for group in groups for v in group["params"]) == sorted(names.values())
+    decayed = {names[id(v)] for group in groups if group["weight_decay"] == decay for v in group["params"]}
+    expected = {n for n, v in net.named_parameters() if v.ndim == 2 and n not in ("class_token", "position")}
+    assert decay == 0.0 or decayed == expected
+
+
 def test_test_is_loss_and_accuracy_of_all_images():
     source, net = double(images(test_batch=7)), model()
     logits = net(source.standardised(source.test_images))
@@ -181,7 +192,7 @@ def test_a_run_that_is_interrupted_ends_with_the_same_bits(stop, tmp_path):
     assert same(weights(again), weights(whole))
     assert resumed.epochs == complete.epochs and resumed.sessions == 2
     done = train(model(), double(images()), RECIPE, seed=1, probe=probe, checkpoint=path)  # nothing left to do
-    assert done.epochs == complete.epochs and done.seconds == pytest.approx(resumed.seconds, abs=5)
+    assert done.epochs == complete.epochs and done.seconds >= resumed.seconds
 
 
 JOB = """
@@ -203,9 +214,9 @@ t.save_file(t.weights(net), {path!r} + ".end")
 
 
 def test_a_run_that_is_killed_ends_with_the_same_bits(tmp_path):
-    """By the signal that cannot be caught, three times, wherever it happens to be."""
+    """By the signal that cannot be caught, twice, wherever it happens to be."""
     path, tests = str(tmp_path / "run.safetensors"), os.path.dirname(__file__)
-    for kills in (1, 2, 3):
+    for kills in (1, 2):
         job = subprocess.Popen([sys.executable, "-c", JOB.format(tests=tests, slow=True, path=path)])
         try:
             mark = os.path.getmtime(path) if os.path.exists(path) else 0
@@ -223,7 +234,7 @@ def test_a_run_that_is_killed_ends_with_the_same_bits(tmp_path):
     with safe_open(path + ".end", "pt") as file:
         assert same({name: file.get_tensor(name) for name in file.keys()}, weights(whole))
     leftovers = [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]
-    assert len(leftovers) <= 3  # a kill in the middle of writing leaves the new file unfinished, and the old one whole
+    assert len(leftovers) <= 2  # a kill in the middle of writing leaves the new file unfinished, and the old one whole
 
 
 def test_one_epoch_more_is_another_run(tmp_path):

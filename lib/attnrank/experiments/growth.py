@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
+from scipy import special
 from torch import Tensor
 
 from attnrank import _check, theory
 from attnrank.experiments.experiment import Exact, Experiment, Rounding
+from attnrank.experiments.shared.distributions import DISTRIBUTIONS, WIDTHS, projections
 from attnrank.experiments.shared.heads import (
     SMALL,
     hardmax_rank_on_device,
     random_heads,
 )
 from attnrank.experiments.shared.statistics import batches, seeded
-from attnrank.experiments.shared.distributions import DISTRIBUTIONS, WIDTHS, projections
 from attnrank.sweep import Setting, grid
 
 #: When a head is called large enough: see :func:`saturation`.
@@ -54,6 +57,45 @@ def saturation(n: int, rule: str, level: float) -> Setting:
     return {"d_h": theory.doubling_head_dim(n, level)}
 
 
+#: Heads that are sized: Gaussian keys, with and without a causal mask, and keys brought to one length.
+SIZED = ("gaussian", "causal", "normalised")
+
+
+def sizing(n: int, kind: str, gap: float) -> Setting:
+    """Smallest head dimension at which a bound on the mean rank of one ``kind`` of head is within gap n of its limit.
+
+    For "gaussian" and "causal" the bound is from above: a smaller head is farther from the limit, whatever it measures.
+    For "normalised" it is from below, and for d_h = 2 the mean rank itself: a head of this dimension is within the gap.
+    """
+    loss = {"gaussian": _gaussian_loss, "causal": _causal_loss, "normalised": _normalised_loss}[
+        _check.choice("kind", kind, SIZED)
+    ]
+    n, gap = _check.integer("n", n, minimum=3), _check.real("gap", gap, above=0.0)
+    low, high = 0, 2**20  # too small, large enough
+    d_h = 4 if kind == "normalised" else math.ceil(theory.lognormal_variance(n, 1) / (8.0 * gap))
+    while high - low > 1:
+        d_h = min(max(d_h, low + 1), high - 1)
+        found = loss(n, d_h)
+        low, high = (low, d_h) if found <= gap else (d_h, high)
+        d_h = math.ceil(d_h * found / gap)  # the loss is nearly inversely proportional to the head dimension
+    return {"d_h": high}
+
+
+def _gaussian_loss(n: int, d_h: int) -> float:
+    return (theory.occupancy_bound(n) - theory.head_dim_bound(n, d_h)) / n
+
+
+def _causal_loss(n: int, d_h: int) -> float:
+    return (theory.causal_limit(n) - theory.causal_head_dim_bound(n, d_h)) / n
+
+
+def _normalised_loss(n: int, d_h: int) -> float:
+    if d_h == 1:  # two keys can win
+        return theory.occupancy_bound(n) / n - (2.0 - 2.0 ** (1 - n)) / n
+    least = 1.0 - special.hyp2f1(-n, 2, n, 0.5) if d_h == 2 else theory.normalised_lower_bound(n, d_h) / n
+    return theory.occupancy_bound(n) / n - least
+
+
 _OCTAVES = {"gap": [*range(4, 41)]} | dict.fromkeys(("increment", "doubling"), [*range(4, 21), 24, 28, 32, 36, 40])
 _LEVELS = (("gap", 0.1), ("gap", 0.05), ("increment", 0.01), ("increment", 0.001), ("doubling", 0.01))
 #: Weights of their own at every head dimension, or the leading coordinates of one large head.
@@ -68,7 +110,8 @@ def saturation_trial(distribution: str, n: int, d: int, design: str, repetitions
     """Saturated head dimension by both rules, read off one measured curve.
 
     The curve is the mean rank / n of ``repetitions`` token sequences, each with one head at every one of ``HEAD_DIMS``
-    (``DESIGNS``). Increment rule: :func:`attnrank.theory.increment_stop` at 0.01. Gap rule: the first d_h within 0.1 of the barrier.
+    (``DESIGNS``). Increment rule: :func:`attnrank.theory.increment_stop` at 0.01. Gap rule: the first d_h within 0.1 of
+    the barrier.
     """
     _check.choice("design", design, DESIGNS)
     repetitions = _check.integer("repetitions", repetitions, minimum=1)
@@ -113,6 +156,14 @@ EXPERIMENTS = {
         ],
         chapter="growth",
         repeats=Rounding(1e-9),
+    ),
+    "sizing": Experiment(
+        "How large must a head be for a given distance from the largest rank that it can have?",
+        sizing,
+        quick=grid(n=[128, 1024], kind=["gaussian", "normalised"], gap=[0.1, 0.05]),
+        paper=grid(n=[2**octave for octave in range(7, 18)], kind=list(SIZED), gap=[0.1, 0.05, 0.01]),
+        chapter="growth",
+        repeats=Exact(),
     ),
     "increment_rule": Experiment(
         "Where does the rule 'increment at most 0.01' stop when it is applied to the measured ranks of a few heads?",

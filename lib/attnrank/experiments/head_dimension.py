@@ -32,7 +32,8 @@ def rank_increments(n: int, d_h: int, samples: int, seed: int) -> Setting:
 
 
 def head_dimension_bounds(n: int, d_h: int) -> Setting:
-    """What is known about the mean rank of random heads: barrier, upper and lower bound, polytope bound; units of rank."""
+    """What is known about the mean rank of random heads: barrier, upper and lower bound, polytope bound; units of
+    rank."""
     return {
         "barrier": theory.occupancy_bound(n),
         "upper": theory.head_dim_bound(n, d_h),
@@ -58,7 +59,11 @@ def _heads(n: int, d_h: int) -> int:
 
 _LENGTHS = [2**octave for octave in range(4, 13)]
 #: At n = 65,536 a row has two heads only, so that a sweep can be interrupted; a chapter pools the rows of all seeds.
-_LONG = [{"n": 65536, "d_h": d_h, "samples": 2, "seed": 3 + k} for d_h, rows in ((2, 8), (16, 4), (64, 4)) for k in range(rows)]
+_LONG = [
+    {"n": 65536, "d_h": d_h, "samples": 2, "seed": 3 + k}
+    for d_h, rows in ((2, 8), (16, 4), (64, 4))
+    for k in range(rows)
+]
 
 
 def _wide() -> list[Setting]:
@@ -90,7 +95,8 @@ _CURVE = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64
 
 EXPERIMENTS = {
     "head_dimension": Experiment(
-        "How close is the rank of random heads to its bounds, over nine octaves of length and twelve of head dimension?",
+        "How close is the rank of random heads to its bounds, over nine octaves of length and twelve of head "
+        "dimension?",
         random_heads,
         quick=grid(n=[16, 64, 256], d_h=[1, 2, 4, 8, 16, 32, 64], samples=[200], seed=[3]),
         paper=_wide() + _LONG,
@@ -120,5 +126,6 @@ EXPERIMENTS = {
         paper=line_points(),
         chapter="head_dimension",
         repeats=Rounding(1e-9),
+        version=2,
     ),
 }  # fmt: skip

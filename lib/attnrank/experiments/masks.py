@@ -32,7 +32,9 @@ def window_heads(n: int, d_h: int, window: int, causal: bool, samples: int, seed
     position = torch.arange(n)
     distance = position[:, None] - position
     hidden = (distance < 0) | (distance >= window) if causal else distance.abs() >= window
-    ranks = [distinct((q @ k.mT).masked_fill(hidden, -torch.inf)) for q, k in gaussian_heads(n, d_h, samples, seed, MEDIUM)]
+    ranks = [
+        distinct((q @ k.mT).masked_fill(hidden, -torch.inf)) for q, k in gaussian_heads(n, d_h, samples, seed, MEDIUM)
+    ]
     return summary("rank", torch.cat(ranks))
 
 

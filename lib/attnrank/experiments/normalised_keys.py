@@ -53,7 +53,14 @@ def _normalised() -> list[Setting]:
     controls = [
         rows(1024, d_h, normalised, spread, 200)
         for d_h in (4, 8, 16, 32, 64, 128)
-        for normalised, spread in (("none", 0.0), ("queries", 0.0), ("keys", 0.5), ("both", 0.25), ("both", 0.5), ("both", 1.0))
+        for normalised, spread in (
+            ("none", 0.0),
+            ("queries", 0.0),
+            ("keys", 0.5),
+            ("both", 0.25),
+            ("both", 0.5),
+            ("both", 1.0),
+        )
     ]
     long = [rows(65536, d_h, "keys", 0.0, 2) | {"seed": seed} for d_h in (2, 3, 8) for seed in (5, 6, 7)]
     return plain + controls + long

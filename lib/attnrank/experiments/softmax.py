@@ -1,13 +1,14 @@
-"""Tables of the chapter softmax: temperature and tolerance, exact rank, gap to hardmax, stable rank."""
+"""Tables of the chapter softmax: rank by length, temperature and tolerance, exact rank, gap to hardmax, stable rank."""
 
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-import mpmath
 import numpy as np
 import torch
 
+from attnrank._optional import optional
 from attnrank.experiments.experiment import Experiment, Rounding
 from attnrank.experiments.shared.heads import (
     MEDIUM,
@@ -19,6 +20,13 @@ from attnrank.ranks import singular_values, stable_rank
 from attnrank.scores import attention
 from attnrank.sweep import Setting, grid
 
+if TYPE_CHECKING:
+    import mpmath
+else:
+    mpmath = optional("mpmath", "book")
+
+
+LENGTH_TOLERANCES = (0.05, 0.1, 0.2, 0.4)
 TOLERANCES = (1e-12, 1e-6, 1e-4, 1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 0.5, 0.7)
 
 
@@ -36,6 +44,23 @@ def softmax_phase(n: int, d_h: int, temperature: float, samples: int, seed: int)
     default = sigma[:, :1] * n * 2.0**-52  # the default tolerance of numpy and torch
     shares["rank_fraction_at_default"] = (sigma >= default).double().mean().item()
     return shares | {"hardmax_fraction": torch.cat(hard).double().mean().item() / n}
+
+
+def softmax_lengths(n: int, d_h: int, temperature: float, samples: int, seed: int) -> Setting:
+    """Numerical rank at ``LENGTH_TOLERANCES`` and stable rank of softmax heads at temperature T sqrt(d_h).
+
+    The singular values are roots of the eigenvalues of A^T A, good to 1e-8: far below the tolerances.
+    """
+    squares = []
+    for q, k in gaussian_heads(n, d_h, samples, seed, MEDIUM):
+        a = attention(q, k, temperature=temperature * math.sqrt(d_h))
+        squares.append(torch.linalg.eigvalsh(a.mT @ a))
+    squares = torch.cat(squares)
+    ranks = {tol: (squares >= tol**2).sum(-1) for tol in LENGTH_TOLERANCES}
+    columns = [summary(f"rank_at_{tol:g}".replace(".", "_"), rank) for tol, rank in ranks.items()]
+    return {key: value for column in columns for key, value in column.items()} | summary(
+        "stable", squares.sum(-1) / squares[:, -1]
+    )
 
 
 def rank_column(tol: float) -> str:
@@ -144,6 +169,19 @@ _TEMPERATURES = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]
 
 
 EXPERIMENTS = {
+    "softmax_lengths": Experiment(
+        "What becomes of the numerical and the stable rank of a softmax at a fixed temperature as the sequence grows?",
+        softmax_lengths,
+        quick=grid(n=[32, 64], d_h=[2, 8], temperature=[1.0], samples=[4], seed=[0]),
+        paper=[
+            s
+            for n, samples in ((50, 20), (100, 20), (200, 20), (400, 12), (800, 6), (1600, 4), (3200, 2))
+            for temperature, dims in ((1.0, [1, 2, 4, 8, 16, 64, 192]), (2.0, [4, 8, 64]))
+            for s in grid(n=[n], d_h=dims, temperature=[temperature], samples=[samples], seed=[0])
+        ],
+        chapter="softmax",
+        repeats=Rounding(1e-9),
+    ),
     "softmax_phase": Experiment(
         "What is the numerical rank of a random softmax head, for each temperature, tolerance and head dimension?",
         softmax_phase,

@@ -6,12 +6,12 @@ import torch
 
 from attnrank import _check
 from attnrank.experiments.experiment import Exact, Experiment
+from attnrank.experiments.shared.distributions import DISTRIBUTIONS, WIDTHS, projections
 from attnrank.experiments.shared.heads import (
     SMALL,
     hardmax_rank_on_device,
 )
 from attnrank.experiments.shared.statistics import batches, seeded, summary
-from attnrank.experiments.shared.distributions import DISTRIBUTIONS, WIDTHS, projections
 from attnrank.sweep import Setting, grid
 
 
@@ -106,10 +106,12 @@ _INDEPENDENT = [name for name in DISTRIBUTIONS if name != "orthonormal"]
 
 EXPERIMENTS = {
     "synthetic_heads": Experiment(
-        "How does the rank of a random head depend on the tokens' distribution, number and width, and on head dimension?",
+        "How does the rank of a random head depend on the tokens' distribution, number and width, and on head "
+        "dimension?",
         synthetic_heads,
         quick=grid(distribution=list(DISTRIBUTIONS), n=[25], d=[64], d_h=[1, 4, 16, 64], samples=[20], seed=[6]),
-        paper=[s for name in DISTRIBUTIONS for s in _lengths(name)] + [s for name in _INDEPENDENT for s in _widths(name)],
+        paper=[s for name in DISTRIBUTIONS for s in _lengths(name)] + [s for name in _INDEPENDENT
+        for s in _widths(name)],
         chapter="synthetic_sweeps",
         repeats=Exact(),
     ),
@@ -129,12 +131,14 @@ EXPERIMENTS = {
     "layer_averages": Experiment(
         "What does averaging over the heads of a layer do to the spread of the rank?",
         layer_averages,
-        quick=grid(distribution=["orthonormal", "mixture"], n=[25], d=[64], d_h=[8], heads=[1, 4], samples=[40], seed=[8]),
+        quick=grid(distribution=["orthonormal", "mixture"], n=[25], d=[64], d_h=[8], heads=[1, 4], samples=[40],
+        seed=[8]),
         paper=[
             setting
             for heads in (1, 2, 4, 8, 16)  # another seed for each, so that the rows are independent
             for setting in grid(
-                distribution=list(DISTRIBUTIONS), n=[100], d=[128], d_h=[8, 64] if heads == 16 else [64], heads=[heads], samples=[200],
+                distribution=list(DISTRIBUTIONS), n=[100], d=[128], d_h=[8, 64] if heads == 16 else [64],
+                heads=[heads], samples=[200],
                 seed=[100 + heads],
             )
         ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import math
 from collections.abc import Iterable
 
@@ -130,7 +132,8 @@ class Encoder(nn.Module):
         if not wanted or not set(wanted) <= set(every):
             raise ValueError(f"layers must list some of 0..{len(self.blocks) - 1}, got {layers!r}")
         found = {}
-        for layer, block in enumerate(self.blocks[: max(wanted) + 1]):
+        blocks: list[Any] = list(self.blocks[: max(wanted) + 1])
+        for layer, block in enumerate(blocks):
             if layer in wanted:
                 attention = block.attention
                 found[layer] = (attention.scaled_queries_keys if scaled else attention.queries_keys)(block.norm1(x))

@@ -90,7 +90,7 @@ class VisionTransformer(nn.Module):
         self.classifier = config.linear(config.width, classes, generator)
         if pool == "sequence":
             self.pooling = config.linear(config.width, 1, generator)
-            self.pooling.bias = None  # it would add the same number to every score of the softmax
+            self.pooling.register_parameter("bias", None)  # it would add the same number to every score of the softmax
         self.to(dtype)
 
     def embed(self, images: Float[Tensor, "batch c height width"]) -> Float[Tensor, "batch n d"]:
@@ -113,7 +113,11 @@ class VisionTransformer(nn.Module):
         return y[:, 0] if self.pool == "class" else y.mean(dim=1)
 
     def queries_keys(
-        self, images: Float[Tensor, "batch c height width"], layers: Iterable[int] | None = None, *, scaled: bool = False
+        self,
+        images: Float[Tensor, "batch c height width"],
+        layers: Iterable[int] | None = None,
+        *,
+        scaled: bool = False,
     ) -> list[QueriesKeys]:
         """Return (queries, keys) of the layers asked for; see ``Encoder.queries_keys``."""
         return self.encoder.queries_keys(self.embed(images), layers, scaled=scaled)

@@ -10,7 +10,8 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: Every 8-bit format with a sign and a zero; torch has no arithmetic in them.
 EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz)

@@ -49,7 +49,7 @@ def hardmax_rank(
     ValueError : empty, NaN or infinite ``q`` or ``k``, shapes that do not fit, ``tile`` < 1, scores that overflow:
         those whose positive terms add up to more than the largest number of float64, for float64 input, or float32.
 
-    Source: chapter 01, "The rank of a hardmax matrix is a count".
+    Source: chapter attention_rank, "The rank of a hardmax matrix is a count".
     """
     _check_arguments(q, k, causal)
     tile = None if tile is None else _check.integer("tile", tile, minimum=1)

@@ -41,7 +41,7 @@ def numerical_rank(
     ------
     ValueError : empty, NaN or infinite ``a``, or no ``tol`` >= 0.
 
-    Source: the first paper's rank(A, delta); chapter 01, "Numerical rank".
+    Source: the first paper's rank(A, delta); chapter attention_rank, "Numerical rank".
     """
     tol = _tolerance(tol)
     if tol > 0 and _check.matrices("a", a).numel() * min(a.shape[-2:]) < SMALL:
@@ -131,7 +131,7 @@ def stable_rank(a: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch"]:
     ------
     ValueError : empty, NaN or infinite ``a``.
 
-    Source: Rudelson and Vershynin (2007). For a hardmax matrix it is n / (largest column count): chapter 01.
+    Source: Rudelson and Vershynin (2007). For a hardmax matrix it is n / (largest column count): chapter attention_rank.
     """
     share = _relative_to_largest(a)
     return share.square().sum(-1)

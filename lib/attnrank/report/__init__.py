@@ -23,6 +23,8 @@ from attnrank.report.figures import (
     sequence_colours,
     setup,
 )
+from attnrank.report.heads import draw_heads, heads_figure_size
+from attnrank.report.joins import join
 from attnrank.report.margins import bernstein_margin, student_margin
 from attnrank.report.tables import Table, table
 
@@ -42,6 +44,9 @@ __all__ = [
     "control_comparison",
     "draw_band",
     "draw_ceiling",
+    "draw_heads",
+    "heads_figure_size",
+    "join",
     "label_line",
     "powerless",
     "read_ledger",

@@ -31,8 +31,8 @@ POWER = 0.1
 class Claim:
     """One row of the ledger: what was stated, what was measured, and the control that the same check rejects.
 
-    ``slack`` is by how much the measured value of the closest case could be worse before the claim failed, ``effect`` by
-    how much the control is worse than that case; both in the units of the statement.
+    ``slack`` is by how much the measured value of the closest case could be worse before the claim failed, ``effect``
+    by how much the control is worse than that case; both in the units of the statement.
     """
 
     id: str
@@ -87,7 +87,8 @@ def claim(
     relation : "<=", ">=" or "==" (the absolute difference is at most the margin).
     control : what was mutated, in a few words. ``control_measured`` and ``control_bound`` (``bound`` when None) take
         the places of ``measured`` and ``bound``.
-    margin_meaning : what the margin is, for instance its false-alarm rate. With ``ROUNDING`` a measured value within the
+    margin_meaning : what the margin is, for instance its false-alarm rate. With ``ROUNDING`` a measured value within
+        the
         margin is shown as the bound itself, because its digits differ from machine to machine.
     kind : "theorem" (a proved statement is tested), "measurement" or "arithmetic" (exact or rounding only).
     paper : the statement of a paper that this bears on, and ``verdict``, one of ``VERDICTS``, what became of it.
@@ -114,7 +115,9 @@ def claim(
     if not seen.holds:
         raise AssertionError(f"claim {id} fails: {seen.value:.{digits}g} {relation} {seen.bound:.{digits}g} "
                              f"(margin {seen.margin:.{digits}g}) is false. {statement}")
-    mutated = _worst_case("control_measured", control_measured, relation, bound if control_bound is None else control_bound, margin)
+    mutated = _worst_case(
+        "control_measured", control_measured, relation, bound if control_bound is None else control_bound, margin
+    )
     if mutated.holds:
         raise AssertionError(f"claim {id}: the control ({control}) is not caught, so the check cannot fail")
     number = f".{_check.integer('digits', digits, minimum=1)}g"
@@ -210,7 +213,8 @@ def control_comparison(row: Claim) -> str:
 
 
 def powerless(row: Claim) -> bool:
-    """Whether a claim's slack is too large beside the effect of breaking its hypothesis for the check to prove anything."""
+    """Whether a claim's slack is too large beside the effect of breaking its hypothesis for the check to prove
+    anything."""
     return float(row.slack) > POWER * float(row.effect)
 
 

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-import matplotlib as mpl
+from typing import Any, TYPE_CHECKING
+
 import numpy as np
-import seaborn as sns
 import torch
-from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
 from attnrank import _check
+from attnrank._optional import optional
+
+if TYPE_CHECKING:
+    import matplotlib as mpl
+    import seaborn as sns
+    from matplotlib.axes import Axes
+else:
+    mpl, sns = optional("matplotlib", "book"), optional("seaborn", "book")
 
 #: For unordered curves: told apart without colour vision, on light and on inverted ground.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#AA3377", "#B8860B", "#555555")
 
 
 def setup() -> None:
-    """First call of every chapter: the book's figure style, and one thread, so that sums come out the same everywhere."""
+    """First call of every chapter: the book's figure style, and one thread, so that sums come out the same
+    everywhere."""
     torch.set_num_threads(1)
     sns.set_theme(style="ticks", context="notebook", palette=list(COLOURS))
     mpl.rcParams.update(
@@ -49,17 +57,21 @@ def setup() -> None:
 
 
 def sequence_colours(count: int) -> list[tuple[float, float, float]]:
-    """``count`` colours from light to dark for an ordered quantity, distinct in print and without colour vision."""
-    return sns.color_palette("crest", _check.integer("count", count, minimum=1))
+    """``count`` colours from light to dark for an ordered quantity, distinct in print and without colour vision.
+
+    The lightest has a contrast of at least 3 on white and, inverted as the dark theme does, on black.
+    """
+    palette = sns.color_palette("crest", as_cmap=True)
+    return [palette(level)[:3] for level in np.linspace(0.32, 1.0, _check.integer("count", count, minimum=1))]
 
 
-def label_line(ax: Axes, x: float, y: float, text: str, colour: object, **options: object) -> None:
+def label_line(ax: Axes, x: float, y: float, text: str, colour: object, **options: Any) -> None:
     """Write ``text`` in the colour of a line just right of its end (x, y), in place of a legend."""
     ax.annotate(text, (x, y), xytext=(5, 0), textcoords="offset points", color=colour, va="center",
                 annotation_clip=False, **options)  # fmt: skip
 
 
-def draw_band(ax: Axes, x: ArrayLike, mean: ArrayLike, spread: ArrayLike, colour: object, **options: object) -> None:
+def draw_band(ax: Axes, x: ArrayLike, mean: ArrayLike, spread: ArrayLike, colour: object, **options: Any) -> None:
     """A line through ``mean`` with a band of one ``spread`` on either side."""
     ax.fill_between(x, np.subtract(mean, spread), np.add(mean, spread), color=colour, alpha=0.18, linewidth=0)
     ax.plot(x, mean, color=colour, **options)

@@ -52,8 +52,16 @@ def fit_growth(law: str, n: ArrayLike, values: ArrayLike, fitted: int) -> Fit:
     n, values = np.asarray(n, dtype=float), np.asarray(values, dtype=float)
     fitted = _check.integer("fitted", fitted, minimum=3)
     if n.ndim != 1 or n.shape != values.shape or fitted >= len(n):
-        raise ValueError(f"n and values must be two vectors longer than fitted = {fitted}, got {n.shape}, {values.shape}")
-    if not (np.isfinite(n).all() and np.isfinite(values).all() and (np.diff(n) > 0).all() and n[0] >= 3 and (values > 0).all()):
+        raise ValueError(
+            f"n and values must be two vectors longer than fitted = {fitted}, got {n.shape}, {values.shape}"
+        )
+    if not (
+        np.isfinite(n).all()
+        and np.isfinite(values).all()
+        and (np.diff(n) > 0).all()
+        and n[0] >= 3
+        and (values > 0).all()
+    ):
         raise ValueError(f"n must increase from at least 3 and values be positive, got {n} and {values}")
     x, y = transform(n), np.log(values) if logarithmic else values
     line = stats.linregress(x[:fitted], y[:fitted])
@@ -62,7 +70,8 @@ def fit_growth(law: str, n: ArrayLike, values: ArrayLike, fitted: int) -> Fit:
     prediction = np.exp(prediction) if logarithmic else prediction
     error = prediction / values - 1.0
     return Fit(law, float(line.slope), (float(line.slope - half), float(line.slope + half)),
-               float(np.sqrt(np.mean(error[:fitted] ** 2))), float(np.sqrt(np.mean(error[fitted:] ** 2))), prediction)  # fmt: skip
+               float(np.sqrt(np.mean(error[:fitted] ** 2))), float(np.sqrt(np.mean(error[fitted:] ** 2))),
+               prediction)  # fmt: skip
 
 
 def pool_seeds(table: pd.DataFrame, by: Sequence[str], value: str = "rank") -> pd.DataFrame:
@@ -76,13 +85,17 @@ def pool_seeds(table: pd.DataFrame, by: Sequence[str], value: str = "rank") -> p
     for key, part in table.groupby(list(by)):
         samples = part.samples.sum()
         middle = (part.samples * part[mean]).sum() / samples
-        squares = (part.samples * (part.samples - 1) * part[error] ** 2 + part.samples * (part[mean] - middle) ** 2).sum()
+        squares = (
+            part.samples * (part.samples - 1) * part[error] ** 2 + part.samples * (part[mean] - middle) ** 2
+        ).sum()
         spread = float(np.sqrt(squares / (samples - 1) / samples))
         rows.append((*key, int(samples), float(middle), spread))
     return pd.DataFrame(rows, columns=[*by, "samples", mean, error])
 
 
-def crossing(d_h: ArrayLike, values: ArrayLike, errors: ArrayLike, level: float, degree: int = 2) -> tuple[float, float]:
+def crossing(
+    d_h: ArrayLike, values: ArrayLike, errors: ArrayLike, level: float, degree: int = 2
+) -> tuple[float, float]:
     """The last head dimension at which a falling, noisy, positive curve crosses ``level``, and its standard error.
 
     The logarithm of the curve is fitted by a polynomial in log d_h, each point with its own standard error, and the
@@ -101,7 +114,9 @@ def crossing(d_h: ArrayLike, values: ArrayLike, errors: ArrayLike, level: float,
     x, y, weight = np.log(d_h), np.log(values), values / errors
     coefficients, covariance = np.polyfit(x, y, degree, w=weight, cov="unscaled")
     curve = np.poly1d(coefficients) - np.log(level)
-    roots = [r.real for r in curve.roots if abs(r.imag) < 1e-9 and x.min() <= r.real <= x.max() and curve.deriv()(r.real) < 0]
+    roots = [
+        r.real for r in curve.roots if abs(r.imag) < 1e-9 and x.min() <= r.real <= x.max() and curve.deriv()(r.real) < 0
+    ]
     if not roots:
         raise ValueError(f"level must be crossed between d_h = {d_h.min():g} and {d_h.max():g}, got {level!r}")
     root = max(roots)

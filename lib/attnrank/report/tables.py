@@ -17,7 +17,10 @@ class Table:
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         body = self.frame.to_html(index=False, border=0, classes="numbers", justify="unset")
         caption = f"<p class='table-caption'>{self.caption}</p>" if self.caption else ""
-        return {"text/html": f"<div class='table-box'>{caption}{body}</div>", "text/plain": self.frame.to_string(index=False)}
+        return {
+            "text/html": f"<div class='table-box'>{caption}{body}</div>",
+            "text/plain": self.frame.to_string(index=False),
+        }
 
 
 def table(frame: pd.DataFrame, *, digits: dict[str, int] | int = 3, caption: str = "") -> Table:

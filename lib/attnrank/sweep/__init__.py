@@ -1,8 +1,8 @@
 """Sweeps: a grid of settings and a function of one setting give a published table, resumable and checked.
 
 A table is two files. ``NAME.csv`` has one row a setting: the setting's columns, then the result's. ``NAME.json`` beside
-it has the provenance: grid, seeds, column types, the function with its module, chapter and version, how its numbers repeat,
-and for each session of work its date, versions, device, wall time and rows.
+it has the provenance: grid, seeds, column types, the function with its module, chapter and version, how its numbers
+repeat, and for each session of work its date, versions, device, wall time and rows.
 
 While a sweep runs, the status is "running" and each finished row is appended under a lock, in one write that is forced
 to disk. A crash can tear only the last line, which the next run drops and computes again. When all rows are there,
@@ -16,12 +16,23 @@ computed as NaN or infinite is refused.
 
 from attnrank.sweep._device import device
 from attnrank.sweep._provenance import results_folder
-from attnrank.sweep._recompute import provenance, read, recompute
+from attnrank.sweep._recompute import differences, provenance, read, recompute
 from attnrank.sweep._run import run
 from attnrank.sweep._values import Setting, grid
 from attnrank.sweep.repeats import Exact, Repeats, Rounding, Statistical
 
 __all__ = [
-    "Exact", "Repeats", "Rounding", "Setting", "Statistical", "device", "grid", "provenance", "read", "recompute",
-    "results_folder", "run",
+    "Exact",
+    "Repeats",
+    "Rounding",
+    "Setting",
+    "Statistical",
+    "device",
+    "differences",
+    "grid",
+    "provenance",
+    "read",
+    "recompute",
+    "results_folder",
+    "run",
 ]

@@ -13,8 +13,9 @@ import torch
 
 from attnrank import experiments, sweep
 from attnrank.experiments import EXPERIMENTS, PROFILES
-from attnrank.experiments.experiment import Experiment
+from attnrank.experiments.upkeep.all_rows import verify_all
 from attnrank.experiments.upkeep.verification import verify
+from attnrank.sweep.repeats import from_record
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -55,10 +56,24 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--folder", help="where the tables are; default: the book's results folder")
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--list", action="store_true", help="list the published tables and where they come from")
-    instead.add_argument("--verify", type=int, metavar="K", help="compute K random rows of each (or of NAME) again")
-    parser.add_argument("--seconds", type=float, default=5.0, metavar="S",
-                        help="--verify draws rows predicted to take at most this, or the cheapest (default 5)")
+    instead.add_argument(
+        "--verify",
+        type=_count,
+        metavar="K",
+        help="compute K random rows of each (or of NAME) again; all: every row, going on where it stopped",
+    )
+    parser.add_argument("--seconds", type=float, metavar="S",
+                        help="--verify draws rows predicted to take at most this (default 5, or 60 for all)")
+    parser.add_argument("--record", metavar="FILE", default="verified.jsonl",
+                        help="--verify all writes here which rows were compared under what (default verified.jsonl)")
+    parser.add_argument(
+        "--threads", type=int, default=1, metavar="T", help="--verify all computes with T threads (default 1)"
+    )
     return parser
+
+
+def _count(text: str) -> int | str:
+    return text if text == "all" else int(text)
 
 
 def _published(name: str | None, folder: str | None) -> list[str]:
@@ -69,9 +84,13 @@ def _published(name: str | None, folder: str | None) -> list[str]:
 
 
 def _list(name: str | None, folder: str | None) -> int:
-    stored = _published(None, folder)
-    for table in sorted(EXPERIMENTS) if name is None else [name]:
-        print(_description(table, folder) if table in stored else f"{table:24}  not computed  chapter {EXPERIMENTS[table].chapter}")
+    stored = [path.stem for path in Path(sweep.results_folder(folder)).glob("*.json")]
+    for table in sorted({*EXPERIMENTS, *stored}) if name is None else [name]:
+        print(
+            _description(table, folder)
+            if table in stored
+            else f"{table:24}  not computed  chapter {EXPERIMENTS[table].chapter}"
+        )
     return 0
 
 
@@ -84,23 +103,25 @@ def _description(name: str, folder: str | None) -> str:
     sessions = sorted(record["sessions"], key=lambda session: session["date"])
     if not sessions:
         return f"{name:24}  {record['status']}, no rows"
-    experiment = EXPERIMENTS[name]
+    experiment = EXPERIMENTS.get(name)
     version = f"version {record['version']}"
-    if record["version"] != experiment.version:
+    if experiment and record["version"] != experiment.version:
         version += f" (the code is version {experiment.version})"
+    repeats = str(from_record(record["repeats"]))
+    rows = record["rows"] or sum(
+        session["rows"] for session in sessions
+    )  # a row may have been stored, lost and stored again
     return "  ".join([
-        f"{name:24}", f"{sum(session['rows'] for session in sessions):5} rows", record["status"],
+        f"{name:24}", f"{rows:5} rows", record["status"],
         f"seeds {_span(record['seeds'])}", sessions[-1]["date"][:10],
         _each(session["device"] for session in sessions), f"{record['wall_seconds']:.0f} s",
         "python " + _each(session["python"] for session in sessions),
         "numpy " + _each(session["numpy"] for session in sessions),
         "torch " + _each(session["torch"] for session in sessions),
-        version, _repeats(experiment), f"chapter {experiment.chapter}", f"{experiment.module}.{experiment.name}",
+        version, f"measured times, else {repeats}" if experiment and experiment.timed else repeats,
+        f"chapter {record['chapter']}" if record["chapter"] else "a table of your own",
+        f"{record['module']}.{record['function']}",
     ])
-
-
-def _repeats(experiment: Experiment) -> str:
-    return f"measured times, else {experiment.repeats}" if experiment.timed else str(experiment.repeats)
 
 
 def _each(values) -> str:
@@ -113,14 +134,35 @@ def _span(seeds: list[int]) -> str:
     return ",".join(map(str, seeds)) or "-"
 
 
+def _verify_all(options: argparse.Namespace) -> int:
+    tables = {name: EXPERIMENTS[name] for name in _published(options.name, options.folder)}
+    compared = failed = 0
+    for name, row, difference in verify_all(tables, record=options.record, seconds=options.seconds or 60.0,
+                                            threads=options.threads, folder=options.folder):
+        compared += 1
+        failed += difference is not None
+        if difference is not None:
+            print(f"{name:24}  row {row}  DIFFERS: {difference}", flush=True)
+    print(f"{compared - failed} of {compared} rows passed, noted in {options.record}")
+    return 1 if failed else 0
+
+
 def _verify(options: argparse.Namespace) -> int:
+    if options.verify == "all":
+        return _verify_all(options)
     generator = torch.Generator()
     generator.seed()
     failed = 0
     names = _published(options.name, options.folder)
     for name in names:
-        verdict = verify(name, EXPERIMENTS[name], rows=options.verify, seconds=options.seconds, generator=generator,
-                         folder=options.folder)
+        verdict = verify(
+            name,
+            EXPERIMENTS[name],
+            rows=options.verify,
+            seconds=options.seconds or 5.0,
+            generator=generator,
+            folder=options.folder,
+        )
         print(verdict, flush=True)
         failed += verdict.failure is not None
     print(f"{len(names) - failed} of {len(names)} tables passed")

@@ -5,6 +5,8 @@ A function so wrapped can be sent to another process, as it could before.
 
 from __future__ import annotations
 
+from typing import Any
+
 import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -26,7 +28,8 @@ class Manner:
     """``threads``: "one", so that rows do not depend on the number of workers, or "all" of the process.
 
     A row with all threads is alone: other such rows of this user's processes on the machine wait, so that it also has
-    the accelerator for itself. ``checkpoint``: the function is given ``folder``, which persists until the row is stored.
+    the accelerator for itself. ``checkpoint``: the function is given ``folder``, which persists until the row is
+    stored.
     """
 
     threads: str = "one"
@@ -59,7 +62,7 @@ class _Wrapped:
     threads: int
     manner: Manner
 
-    def __call__(self, **setting: object) -> Setting:
+    def __call__(self, **setting: Any) -> Setting:
         before = torch.get_num_threads()
         with _alone() if self.manner.threads == "all" else nullcontext():
             torch.set_num_threads(self.threads)

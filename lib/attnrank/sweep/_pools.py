@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
-from typing import TYPE_CHECKING, Self
+from typing import Any, Self, TYPE_CHECKING
 
 from joblib.externals.loky import get_reusable_executor
 
@@ -66,7 +66,7 @@ class Cluster:
         try:
             import distributed
         except ImportError as error:
-            raise ValueError(f"cluster needs Dask: pip install distributed ({error})") from None
+            raise ValueError(f"cluster needs Dask: pip install 'attnrank[cluster]' ({error})") from None
         self._distributed = distributed
         if not isinstance(cluster, (str, distributed.Client)):
             raise ValueError(f"cluster must be a distributed.Client or a scheduler's address, got {cluster!r}")
@@ -75,7 +75,7 @@ class Cluster:
         self._cluster = cluster
 
     def __enter__(self) -> Self:
-        self.client = self._cluster
+        self.client: Any = self._cluster
         if isinstance(self._cluster, str):
             try:
                 self.client = self._distributed.Client(self._cluster, set_as_default=False)
@@ -112,7 +112,7 @@ class Cluster:
         except CancelledError:
             return {future for future in futures if future.done()}
 
-    def outcome(self, future: object) -> Outcome:
+    def outcome(self, future: Any) -> Outcome:
         self._pending.discard(future)
         return _outcome(future, (self._distributed.KilledWorker, CancelledError))
 

@@ -63,7 +63,7 @@ def declaration(function: Callable, chapter: str, version: int, repeats: Repeats
 def environment() -> dict[str, str]:
     """What a session's rows are computed with; its device is noted anew with each row."""
     return {
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "device": device_name(), "platform": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(), "numpy": np.__version__, "torch": torch.__version__,
         "attnrank": version("attnrank"),

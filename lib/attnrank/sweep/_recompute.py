@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -27,7 +27,8 @@ def read(name: str, *, folder: str | Path | None = None) -> pd.DataFrame:
 
 
 def provenance(name: str, *, folder: str | Path | None = None) -> dict:
-    """Return what ``NAME.json`` records of a table, finished or not: grid, seeds, status, function, how it repeats, sessions.
+    """Return what ``NAME.json`` records of a table, finished or not: grid, seeds, status, function, how it repeats,
+    sessions.
 
     Raises ValueError for a table that is missing or whose provenance is damaged.
     """
@@ -69,7 +70,24 @@ def recompute(name: str, function: Callable[..., dict], *, generator: torch.Gene
     with tempfile.TemporaryDirectory() as kept:
         function = Manner(threads, checkpoint).wrap(function, name, Path(kept))
         again = [_recomputed(table, function, index) for index in sample]
-    return frame(table.settings | table.results, again, sample)
+    return frame(table.columns(), again, sample)
+
+
+def differences(name: str, function: Callable[..., dict], *, rows: Iterable[int], folder: str | Path | None = None,
+                threads: str = "one", checkpoint: bool = False) -> Iterator[tuple[int, str | None]]:
+    """Compute the rows with these numbers (from 0) again, one by one: yield each with what differs, or None.
+
+    Arguments and exceptions are those of `recompute`, which raises ValueError at the first difference.
+    """
+    table = _published(name, folder)
+    for index in rows:
+        with tempfile.TemporaryDirectory() as kept:
+            try:
+                _recomputed(table, Manner(threads, checkpoint).wrap(function, name, Path(kept)), index)
+            except ValueError as difference:
+                yield index, str(difference)
+            else:
+                yield index, None
 
 
 def _published(name: str, folder: str | Path | None) -> Table:
@@ -87,7 +105,7 @@ def _recomputed(table: Table, function: Callable, index: int) -> Row:
     if isinstance(result, Exception):
         raise RuntimeError(f"recompute {table.name}: the function failed for {setting}: {result!r}") from result
     row = key + table.ordered(result)
-    old, new = (dict(zip(table.results, values[len(key):])) for values in (stored, row))
+    old, new = (dict(zip(table.results or {}, values[len(key):])) for values in (stored, row))
     if difference := from_record(table.record["repeats"]).difference(old, new, len(table.keys)):
         raise ValueError(f"{table.csv} line {index + 2}: {difference}, for {setting}")
     return row

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 import pandas as pd
 from tqdm import tqdm
@@ -95,7 +95,7 @@ def run(name: str, function: Callable[..., dict], settings: Iterable[Setting], *
     return table.frame()
 
 
-def _pool(workers: int, cluster: Client | str | None) -> Pool | nullcontext[None]:
+def _pool(workers: int, cluster: Client | str | None) -> AbstractContextManager[Any]:
     if cluster is not None:
         return Cluster(cluster)
     return Processes(workers) if workers > 1 else nullcontext()
@@ -104,7 +104,8 @@ def _pool(workers: int, cluster: Client | str | None) -> Pool | nullcontext[None
 def _fill(table: Session, function: Callable, keys: list[Row], pool: Pool | None) -> None:
     """Compute and store the missing rows, until none is left that this or another process computes."""
     # In a notebook, or when captured, sys.stderr is not the process's own.
-    shown = sys.stderr is not None and sys.stderr is sys.__stderr__ and sys.stderr.isatty()
+    stream = sys.stderr
+    shown = stream is sys.__stderr__ and stream is not None and stream.isatty()
     table.refresh()
     with tqdm(total=len(keys), initial=len(table.rows), desc=table.name, unit="row", disable=not shown) as bar:
         while any(key not in table.rows for key in keys):
@@ -119,7 +120,8 @@ def _compute(table: Session, function: Callable, keys: list[Row], pool: Pool | N
 
     After a failure no row is begun, those in progress are stored, and RuntimeError is raised.
     """
-    computed, failure = False, None
+    computed = False
+    failure: tuple[Row, Exception] | None = None
 
     def tasks() -> Iterator[tuple[Row, Setting]]:
         for key in keys:
@@ -139,6 +141,6 @@ def _compute(table: Session, function: Callable, keys: list[Row], pool: Pool | N
                 table.release(key)
             bar.update(len(table.rows) - bar.n)
     if failure:
-        key, error = failure
-        raise RuntimeError(f"sweep {table.name} failed for {table.setting(key)}: {error}") from error
+        key, cause = failure
+        raise RuntimeError(f"sweep {table.name} failed for {table.setting(key)}: {cause}") from cause
     return computed

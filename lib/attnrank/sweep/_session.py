@@ -46,21 +46,35 @@ class Session(Table):
                 self.csv.unlink(missing_ok=True)
                 self._begin(kinds, keys, declared, results=None, sessions=[])
             elif not self.holds(kinds, keys, declared):
+                self._refuse_another_chapter(declared)
                 self._refuse_other_version(declared)
                 self._refuse_other_grid(kinds, keys)
                 self._begin(kinds, keys, declared, results=self.results, sessions=self.record["sessions"])
 
-    def _begin(self, kinds: Kinds, keys: list[Row], declared: dict, results: Kinds | None, sessions: list[dict]) -> None:
+    def _begin(
+        self, kinds: Kinds, keys: list[Row], declared: dict, results: Kinds | None, sessions: list[dict]
+    ) -> None:
         seeds = list(dict.fromkeys(dict(zip(kinds, key))["seed"] for key in keys)) if "seed" in kinds else []
         self.save(name=self.name, status="running", settings=kinds, results=results, grid=pack(kinds, keys),
                   seeds=seeds, **declared, rows=None, sha256=None, sessions=sessions)
         self.load_record()
 
+    def _refuse_another_chapter(self, declared: dict) -> None:
+        """Keep a published table to the grid of its experiment: rows of one's own would make it a table of no grid."""
+        if self.record["chapter"] and not declared["chapter"]:
+            self.refuse(self.json, f"this is a published table of the chapter {self.record['chapter']}",
+                        f"to add rows, add them to its grid, EXPERIMENTS[{self.name!r}].paper in "
+                        f"attnrank.experiments.{self.record['chapter']}, and run python -m attnrank.sweep "
+                        f"{self.name} --profile paper; a table of your own needs another name, or another folder")
+
     def _refuse_other_version(self, declared: dict) -> None:
         stored, own = self.record["version"], declared["version"]
         if stored != own:
-            self.refuse(self.json, f"its rows are of version {stored} of {declared['function']}, the code is version {own}",
-                        "delete both files to compute the table anew")
+            self.refuse(
+                self.json,
+                f"its rows are of version {stored} of {declared['function']}, the code is version {own}",
+                "delete both files to compute the table anew",
+            )
 
     def _refuse_other_grid(self, kinds: Kinds, keys: list[Row]) -> None:
         """Refuse a grid that does not contain the stored rows; say what it lacks and what it adds."""
@@ -110,7 +124,7 @@ class Session(Table):
                 if self.results is None:
                     self.save(results=kinds_of(result))
                     self.load_record()
-                write(self.csv, line_of(self.settings | self.results) + line)
+                write(self.csv, line_of(self.columns()) + line)
             self._note(seconds, device)
             self.refresh()
         shutil.rmtree(checkpoint_folder(self.folder, self.name, key), ignore_errors=True)

@@ -10,7 +10,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pandas as pd
 
@@ -19,8 +19,21 @@ from attnrank.sweep._values import DTYPES, Kinds, Row, Setting, Value, frame, ki
 from attnrank.sweep.repeats import from_record
 
 REMEDY = "restore both files from version control, or delete both and run the sweep again"
-FIELDS = {"name": str, "status": str, "settings": dict, "results": (dict, type(None)), "grid": (dict, list),
-          "chapter": str, "module": str, "function": str, "version": int, "repeats": dict, "rows": (int, type(None)), "sha256": (str, type(None)), "sessions": list}
+FIELDS: dict[str, Any] = {
+    "name": str,
+    "status": str,
+    "settings": dict,
+    "results": (dict, type(None)),
+    "grid": (dict, list),
+    "chapter": str,
+    "module": str,
+    "function": str,
+    "version": int,
+    "repeats": dict,
+    "rows": (int, type(None)),
+    "sha256": (str, type(None)),
+    "sessions": list,
+}
 
 
 class Table:
@@ -42,11 +55,15 @@ class Table:
     def complete(self) -> bool:
         return self.record["status"] == "complete"
 
+    def columns(self) -> Kinds:
+        """The kinds of all columns; those of results are known once a row is stored."""
+        return self.settings | (self.results or {})
+
     def setting(self, key: Row) -> Setting:
         return dict(zip(self.settings, key))
 
     def frame(self) -> pd.DataFrame:
-        return frame(self.settings | self.results, [self.rows[key] for key in self.keys])
+        return frame(self.columns(), [self.rows[key] for key in self.keys])
 
     def holds(self, kinds: Kinds, keys: list[Row], declared: dict) -> bool:
         """Is the table for this grid, in this order, and of an experiment that is declared so?"""
@@ -62,7 +79,7 @@ class Table:
 
     def text(self) -> str:
         """Return what the CSV must contain for the rows read so far."""
-        return line_of(self.settings | self.results) + "".join(map(line_of, self.rows.values()))
+        return line_of(self.columns()) + "".join(map(line_of, self.rows.values()))
 
     def refuse(self, path: Path, why: str, remedy: str = REMEDY) -> NoReturn:
         raise ValueError(f"{path}: {why}; {remedy}")
@@ -128,7 +145,8 @@ class Table:
     def _forget(self) -> None:
         self.rows: dict[Row, Row] = {}
         self.lines, self.offset = 0, 0  # whole lines read so far, and their bytes
-        self.torn, self._inode = False, None
+        self.torn = False
+        self._inode: int | None = None
 
     def refresh(self) -> None:
         """Read the lines that were stored since the last call; a torn last line is left where it is."""
@@ -159,12 +177,12 @@ class Table:
             if self.lines == 1:
                 self._check_header(line)
             else:
-                self._add(values_of(line, self.settings | self.results))
+                self._add(values_of(line, self.columns()))
         except ValueError as error:
             raise ValueError(f"{self.csv} line {self.lines}: {error}; {REMEDY}") from None
 
     def _check_header(self, line: str) -> None:
-        header = line_of(self.settings | self.results)
+        header = line_of(self.columns())
         if line + "\n" != header:
             raise ValueError(f"the header must be {header.strip()!r}, got {line[:60]!r}")
 

@@ -8,11 +8,11 @@ import io
 import itertools
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from attnrank.sweep._values import Kinds, Row, Value, columns
 
-_FROM_TEXT = {"bool": {"True": True, "False": False}.get, "int": int, "float": float, "str": str}
+_FROM_TEXT: dict[str, Callable[[str], Value | None]] = {"bool": {"True": True, "False": False}.get, "int": int, "float": float, "str": str}
 
 
 def line_of(values: Iterable[Value]) -> str:
@@ -41,7 +41,7 @@ def _value(name: str, kind: str, field: str) -> Value:
         value = _FROM_TEXT[kind](field)
     except ValueError:
         value = None
-    if value is None or str(value) != field or (kind == "float" and math.isinf(value)):
+    if value is None or str(value) != field or (isinstance(value, float) and math.isinf(value)):
         raise ValueError(f"{name} must be of type {kind}, got {field!r}")
     return value
 

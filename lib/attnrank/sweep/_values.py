@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
 Value = bool | int | float | str
-Setting = dict[str, Value]
+Setting = dict[str, Any]  # plain values of the kinds of Value
 Kinds = dict[str, str]  # the kind of each column, by name
 Row = tuple[Value, ...]
 
@@ -19,7 +20,7 @@ KINDS = {bool: "bool", int: "int", float: "float", str: "str"}
 DTYPES = {"bool": "bool", "int": "int64", "float": "float64", "str": "str"}
 
 
-def plain(name: str, value: object) -> Value:
+def plain(name: str, value: Any) -> Value:
     """Return ``value`` as a bool, int, float or str that a table holds exactly, or raise ValueError."""
     if isinstance(value, (np.generic, torch.Tensor)) and value.ndim == 0:
         value = value.item()

@@ -6,7 +6,7 @@ import math
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -96,7 +96,7 @@ def _own_versions() -> dict[str, str]:
 
 
 def outcomes(function: Callable[..., dict], tasks: Iterator[tuple[Row, Setting]], pool: Pool | None,
-             stopped: Callable[[], bool]) -> Iterator[tuple[Row, Outcome]]:
+             stopped: Callable[[], bool]) -> Generator[tuple[Row, Outcome]]:
     """Yield the key of each task with its outcome, as they finish, until no task is left or ``stopped()``.
 
     A task is taken when a worker is idle. ``pool`` None computes in this process. A row whose worker was lost is begun
@@ -113,8 +113,11 @@ def outcomes(function: Callable[..., dict], tasks: Iterator[tuple[Row, Setting]]
 
 
 def _outcomes_of(pool: Pool, function: Callable, tasks: Iterator, stopped: Callable) -> Iterator[tuple[Row, Outcome]]:
-    pending, again, alone = {}, deque(), deque()
-    losses, lonely = Counter(), set()
+    pending: dict[object, tuple[Row, Setting]] = {}
+    again: deque[tuple[Row, Setting]] = deque()
+    alone: deque[tuple[Row, Setting]] = deque()
+    losses: Counter[Row] = Counter()
+    lonely: set[Row] = set()
     while True:
         while not stopped() and len(pending) < pool.capacity():
             task = again.popleft() if again else next(tasks, None)

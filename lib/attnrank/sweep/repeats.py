@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from scipy import stats
 
@@ -61,13 +61,15 @@ class Statistical:
     ``errors`` gives for each such column its standard error: a number, or the name of a column of standard errors. The
     difference of two values is taken as normal with sqrt(2) times the stored standard error, and its margin is what it
     exceeds with probability ``rate`` / (rows * columns) at most. Columns that ``errors`` does not name are compared
-    with ``rtol``; those of standard errors, which are estimates, within a factor of ``factor``.
+    with ``rtol``; those of standard errors, which are estimates, within a factor of ``factor``. Columns that
+    ``ignored`` names, such as the seconds that a run took, are facts of one computation and are not compared.
     """
 
     errors: Mapping[str, str | float]
     rtol: float = 1e-9
     factor: float = 2.0
     rate: float = 1e-6
+    ignored: tuple[str, ...] = ()
     kind: ClassVar[str] = "statistical"
     _names: frozenset[str] = field(init=False, repr=False, compare=False, default=frozenset())
 
@@ -75,10 +77,13 @@ class Statistical:
         if not self.errors:
             raise ValueError("errors must name at least one column, got none")
         object.__setattr__(self, "errors", dict(self.errors))
+        object.__setattr__(self, "ignored", tuple(self.ignored))  # a list in the JSON
         object.__setattr__(self, "_names", frozenset(e for e in self.errors.values() if isinstance(e, str)))
 
     def difference(self, stored: Setting, new: Setting, rows: int) -> str | None:
-        def close(name: str, a: Value, b: Value) -> bool:
+        def close(name: str, a: Any, b: Any) -> bool:
+            if name in self.ignored:
+                return True
             if name in self.errors and _numbers(a, b):
                 return abs(a - b) <= self.margin(name, stored, rows)
             if name in self._names and _numbers(a, b):
@@ -102,7 +107,10 @@ Repeats = Exact | Rounding | Statistical
 
 def to_record(repeats: Repeats) -> dict:
     """Return what a table's JSON says of how its numbers repeat."""
-    fields = {name: value for name, value in asdict(repeats).items() if not name.startswith("_")}
+    fields = {name: value for name, value in asdict(repeats).items() if not name.startswith("_") and value != ()}
+    fields = {
+        name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()
+    }  # as it is read
     return {"kind": repeats.kind, **fields}
 
 

@@ -17,9 +17,9 @@ def anisotropic_bound(n: int, cosine: float) -> float:
     G ~ N(0,1) is the score of a key with the common part of the queries, and the chance that it wins a query is
     pi(a) = E Phi(sqrt(c) a + sqrt(1-c) B)^{n-1}, B ~ N(0,1).
 
-    Source: chapter 05, anisotropy.
+    Source: chapter random_tokens, a common direction.
     """
-    n, c = _check.integer("n", n, minimum=1), _check.real("cosine", cosine, minimum=0.0, maximum=1.0)
+    n, c = _check.whole("n", n, minimum=1), _check.real("cosine", cosine, minimum=0.0, maximum=1.0)
     x, weight = panels(-9.0, 9.0, 600)
     weight = weight * stats.norm.pdf(x)
     score = math.sqrt(c) * x[:, None] + math.sqrt(1.0 - c) * x[None]
@@ -33,7 +33,7 @@ def anisotropic_exponent(cosine: float) -> float:
 
     An asymptotic heuristic, from the large deviations of Gaussian scores.
 
-    Source: chapter 05, anisotropy.
+    Source: chapter random_tokens, a common direction.
     """
     s = math.sqrt(1.0 - _check.real("cosine", cosine, minimum=0.0, maximum=1.0))
     return 2.0 * s / (1.0 + s)

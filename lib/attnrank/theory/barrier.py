@@ -28,10 +28,10 @@ def occupancy_bound(n: int, keys: int | None = None) -> float:
     ------
     ValueError : n or keys not an integer >= 1.
 
-    Source: chapter 02, the barrier theorem; for m = n the first paper's Theorem 1 and Lemma 2.
+    Source: chapter barrier, the barrier theorem; for m = n the first paper's Theorem 1 and Lemma 2.
     """
-    n = _check.integer("n", n, minimum=1)
-    m = n if keys is None else _check.integer("keys", keys, minimum=1)
+    n = _check.whole("n", n, minimum=1)
+    m = n if keys is None else _check.whole("keys", keys, minimum=1)
     return m * float(hit_probability(1.0 / m, n))
 
 
@@ -56,10 +56,10 @@ def occupancy_margin(n: int, probability: float, samples: int = 1) -> float:
     ------
     ValueError : an argument out of its range.
 
-    Source: McDiarmid (1989); chapter 02, the high-probability version.
+    Source: McDiarmid (1989); chapter barrier, the high-probability version.
     """
-    n = _check.integer("n", n, minimum=1)
-    samples = _check.integer("samples", samples, minimum=1)
+    n = _check.whole("n", n, minimum=1)
+    samples = _check.whole("samples", samples, minimum=1)
     probability = _check.real("probability", probability, above=0.0, maximum=math.nextafter(1.0, 0.0))
     return math.sqrt(n * math.log(1.0 / probability) / (2.0 * samples))
 
@@ -84,7 +84,7 @@ def occupancy_variance(n: int) -> float:
 
     Source: Kolchin, Sevast'yanov and Chistyakov (1978), chapter 1; limit n (1/e - 2/e^2).
     """
-    n = _check.integer("n", n, minimum=1)
+    n = _check.whole("n", n, minimum=1)
     if n == 1:
         return 0.0
     empty = math.exp(n * math.log1p(-1.0 / n))  # P(a cell is empty)

@@ -31,9 +31,9 @@ def causal_limit(n: int) -> float:
     ------
     ValueError : n not an integer >= 1.
 
-    Source: chapter 05, causal masks.
+    Source: chapter masks, causal masks.
     """
-    return (_check.integer("n", n, minimum=1) + 1) / 2
+    return (_check.whole("n", n, minimum=1) + 1) / 2
 
 
 def causal_bound(n: int) -> float:
@@ -55,9 +55,9 @@ def causal_bound(n: int) -> float:
     ------
     ValueError : n not an integer >= 1.
 
-    Source: chapter 05, causal masks.
+    Source: chapter masks, causal masks.
     """
-    n = _check.integer("n", n, minimum=1)
+    n = _check.whole("n", n, minimum=1)
     return 0.75 * n if n > 1 else 1.0
 
 
@@ -86,9 +86,9 @@ def causal_head_dim_bound(n: int, d_h: int) -> float:
     ------
     ValueError : n or d_h not an integer >= 1.
 
-    Source: chapter 05, causal masks.
+    Source: chapter masks, causal masks.
     """
-    n, d_h = _check.integer("n", n, minimum=1), _check.integer("d_h", d_h, minimum=1)
+    n, d_h = _check.whole("n", n, minimum=1), _check.whole("d_h", d_h, minimum=1)
     if n <= 2:
         return 1.0 if n == 1 else 1.5
     if d_h == 1:
@@ -103,7 +103,7 @@ def causal_head_dim_bound(n: int, d_h: int) -> float:
     for node in range(len(r)):
         logs = interpolate.CubicSpline(np.log(lengths), np.log(largest[:, node] + 1e-30))(np.log(i))
         total += weights[node] * float(-np.expm1(-np.cumsum(np.exp(logs)[::-1])).sum())
-    return 1.0 + total / float(weights.sum())
+    return 1.0 + float(total / weights.sum())
 
 
 def _largest_log_survival(r: np.ndarray, n: int, d_h: int) -> np.ndarray:

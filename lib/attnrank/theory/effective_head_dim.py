@@ -27,7 +27,7 @@ def latent_head_dim(content: int, rotary: int, query_latent: int, key_latent: in
 
 
 def effective_head_dim(d_h: float, d: float, length_variance: float) -> float:
-    """Head dimension that the tokens' width leaves: 1 / (1/d_h + 1/d + length_variance / 2), a heuristic of chapter 06.
+    """Head dimension that the tokens' width leaves: 1 / (1/d_h + 1/d + length_variance / 2), a heuristic.
 
     ``length_variance`` is the variance of |x|^2 over its squared mean: 0 on the sphere, 2/d for Gaussian tokens. The
     result is 2 over the relative variance, over keys, of the variance of a score, to first order.

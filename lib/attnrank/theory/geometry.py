@@ -33,7 +33,7 @@ def polytope_vertices(n: int, d: int) -> float:
 
     Source: Affentranger and Schneider (1992); Kabluchko and Zaporozhets (2020), for the angles.
     """
-    n, d = _check.integer("n", n, minimum=1), _check.integer("d", d, minimum=1)
+    n, d = _check.whole("n", n, minimum=1), _check.whole("d", d, minimum=1)
     if d >= n - 1:
         return float(n)
     total = 0.0
@@ -102,9 +102,9 @@ def qk_norm_limit(d_h: int) -> float:
     ------
     ValueError : d_h not an integer >= 1.
 
-    Source: chapter 03, QK-norm; Gilbert (1962) for the second moment.
+    Source: chapter normalised_keys; Gilbert (1962) for the second moment.
     """
-    d_h = _check.integer("d_h", d_h, minimum=1)
+    d_h = _check.whole("d_h", d_h, minimum=1)
     if d_h == 1:
         return 0.0
     variance = poisson_voronoi_variance(d_h - 1)
@@ -133,7 +133,7 @@ def poisson_voronoi_variance(dimension: int) -> float:
 
     Source: Gilbert (1962), Random subdivisions of space into crystals.
     """
-    d = _check.integer("dimension", dimension, minimum=1)
+    d = _check.whole("dimension", dimension, minimum=1)
     if d == 1:
         return 0.5
     # |y| / |x| = t <= 1 by symmetry; psi is the angle between x and y; the corner at t = 1, psi = 0 is not smooth.

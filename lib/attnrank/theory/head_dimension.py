@@ -34,9 +34,9 @@ def head_dim_bound(n: int, d_h: float) -> float:
     ------
     ValueError : n not an integer >= 1, d_h not a finite number >= 1.
 
-    Source: chapter 02, the bound resolved by head dimension (the first paper has no such bound).
+    Source: chapter head_dimension, the bound resolved by head dimension (the first paper has no such bound).
     """
-    n = _check.integer("n", n, minimum=1)
+    n = _check.whole("n", n, minimum=1)
     d_h = _check.real("d_h", d_h, minimum=1.0)
     if n == 1:
         return 1.0

@@ -35,9 +35,9 @@ def multihead_limit(n: int, heads: int, d_h: float | None = None) -> float:
     ------
     ValueError : n or heads not an integer >= 1, d_h not a finite number >= 1.
 
-    Source: chapter 05, many heads.
+    Source: chapter heads_and_weights, several heads.
     """
-    n, heads = _check.integer("n", n, minimum=1), _check.integer("heads", heads, minimum=1)
+    n, heads = _check.whole("n", n, minimum=1), _check.whole("heads", heads, minimum=1)
     if n == 1:
         return 1.0
     if d_h is None:
@@ -51,9 +51,9 @@ def two_head_deficit(n: int) -> float:
     Heads choose uniformly and independently (d_h -> infinity, orthonormal tokens). The cycles of 2k edges number
     (n)_k^2 (n)_2k / (2k n^{4k}) on average, (n)_k the falling factorial. About (log n)/4.
 
-    Source: chapter 05, many heads.
+    Source: chapter heads_and_weights, several heads.
     """
-    n = _check.integer("n", n, minimum=1)
+    n = _check.whole("n", n, minimum=1)
     k = np.arange(1, n // 2 + 1)
     log_falling = special.gammaln(n + 1) - special.gammaln(n - k + 1)
     log_edges = special.gammaln(n + 1) - special.gammaln(n - 2 * k + 1)
@@ -65,8 +65,8 @@ def tied_bound(n: int, d_h: int) -> float:
 
     It is the expected number of tokens that choose themselves, for n i.i.d. N(0, I) keys.
 
-    Source: chapter 05, tied weights.
+    Source: chapter heads_and_weights, tied weights.
     """
-    n, d_h = _check.integer("n", n, minimum=1), _check.integer("d_h", d_h, minimum=1)
+    n, d_h = _check.whole("n", n, minimum=1), _check.whole("d_h", d_h, minimum=1)
     r, weight = panels(stats.chi.ppf(1e-14, d_h), stats.chi.isf(1e-14, d_h), 4000)
     return n * float(np.sum(weight * stats.chi.pdf(r, d_h) * np.exp((n - 1) * special.log_ndtr(r))))

@@ -42,9 +42,9 @@ def head_dim_lower_bound(n: int, d_h: int) -> float:
     ------
     ValueError : n or d_h not an integer >= 1.
 
-    Source: chapter 03, the two-sided bound.
+    Source: chapter head_dimension, the two-sided bound.
     """
-    n, d_h = _check.integer("n", n, minimum=1), _check.integer("d_h", d_h, minimum=1)
+    n, d_h = _check.whole("n", n, minimum=1), _check.whole("d_h", d_h, minimum=1)
     if n == 1:
         return 1.0
     if n == 2:  # both cells are half-spaces
@@ -74,9 +74,9 @@ def cell_second_moment(n: int, d_h: int) -> float:
     ------
     ValueError : n or d_h not an integer >= 1.
 
-    Source: chapter 05, causal masks, where it bounds the remainder.
+    Source: chapter masks, causal masks, where it bounds the remainder.
     """
-    n, d_h = _check.integer("n", n, minimum=1), _check.integer("d_h", d_h, minimum=1)
+    n, d_h = _check.whole("n", n, minimum=1), _check.whole("d_h", d_h, minimum=1)
     if n <= 2 or d_h == 1:  # p is 1; 1/2; or 1/2 for two keys and 0 for the others
         return max(1.0, n / 2.0)
     weights, win, ratio = _moments(n, d_h)

@@ -15,9 +15,9 @@ def causal_isotropic_bound(n: int) -> float:
 
     For i.i.d. keys and i.i.d. queries of rotation-invariant laws, at every head dimension. The sum is below 2 sqrt(n).
 
-    Source: chapter 05, the causal theorem for random keys.
+    Source: chapter masks, the causal theorem for random keys.
     """
-    n = _check.integer("n", n, minimum=1)
+    n = _check.whole("n", n, minimum=1)
     excess = 0.0
     for i in range(1, n + 1):
         reach = 12 * math.isqrt(i) + 12
@@ -33,9 +33,9 @@ def window_limit(n: int, window: int, *, causal: bool) -> float:
     over the rows i that see key j and m_i the number of keys that row i sees. Away from the ends, with m keys in every
     window, this is 1 - (1 - 1/m)^m a token.
 
-    Source: chapter 05, local attention.
+    Source: chapter masks, sliding windows.
     """
-    n, window = _check.integer("n", n, minimum=1), _check.integer("window", window, minimum=1)
+    n, window = _check.whole("n", n, minimum=1), _check.whole("window", window, minimum=1)
     position = np.arange(n)
     first = np.maximum(position - window + 1, 0)
     last = position if causal else np.minimum(position + window - 1, n - 1)

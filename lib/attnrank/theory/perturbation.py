@@ -1,11 +1,10 @@
-"""Tokens that are not orthonormal: what the Gram matrix alone allows the mean rank to be, whatever the keys."""
+"""Tokens that are not orthonormal: what the size of their cosines allows the mean rank to be, whatever the keys."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy import integrate, stats
 
 from attnrank import _check
@@ -16,9 +15,9 @@ def perturbation_bound(n: int, d_h: int, frobenius: float, rho: float = 0.0) -> 
     """Barrier for almost orthonormal tokens: ``occupancy_bound(n) + (n/2) sqrt(d_h) |E|_F / (1 - rho)``, at most n.
 
     Tokens with Gram matrix ``(1 - rho) I + rho 1 1^T + E`` (rows of any norm, normalised for this), Gaussian query
-    weights and any keys that do not depend on these weights. The hypothesis is that no eigenvalue of E is below
-    ``-(1 - rho) / 2``, for which ``|E|_F <= (1 - rho) / 2`` suffices: for d_h >= 3 a larger |E|_F makes the bound n, so
-    that it holds for every E.
+    weights and any keys that do not depend on these weights. The form that the total variation distance of the queries
+    from independent ones gives; it follows from :func:`effective_queries_bound` with the smallest eigenvalue
+    ``1 - |E|_F / (1 - rho)``, whose excess over the barrier is at most ``0.478 n |E|_F / (1 - rho)``.
 
     Parameters
     ----------
@@ -35,61 +34,12 @@ def perturbation_bound(n: int, d_h: int, frobenius: float, rho: float = 0.0) -> 
     ------
     ValueError : an argument out of its range.
 
-    Source: chapter 04, the total-variation theorem; Pinsker's inequality.
+    Source: chapter almost_orthonormal, the remark on total variation.
     """
-    n, d_h = _check.integer("n", n, minimum=1), _check.integer("d_h", d_h, minimum=1)
+    n, d_h = _check.whole("n", n, minimum=1), _check.whole("d_h", d_h, minimum=1)
     frobenius = _check.real("frobenius", frobenius, minimum=0.0)
     rho = _check.real("rho", rho, minimum=0.0, maximum=math.nextafter(1.0, 0.0))
     return min(float(n), occupancy_bound(n) + n / 2 * math.sqrt(d_h) * frobenius / (1.0 - rho))
-
-
-def smallest_eigenvalue_bound(n: int, smallest: float) -> float:
-    """Bound on E D from the smallest eigenvalue alone, for Gaussian query weights and any keys, as many as tokens.
-
-    With mu = 1 - smallest, (1 - 1/e) n + n^{2 mu / (1 + mu)} L^a / 2, where a = (1 - mu) / (1 + mu) and
-    L = max(1, log(2 n^a)). In units of rank; not less than 1 - 1/e of n, and trivial (about 1.13 n) for mu = 1.
-
-    Parameters
-    ----------
-    n : number of tokens, >= 1.
-    smallest : smallest eigenvalue of the normalised Gram matrix, in [0, 1].
-
-    Raises
-    ------
-    ValueError : an argument out of its range.
-
-    Source: chapter 04, the smallest-eigenvalue theorem.
-    """
-    n = _check.integer("n", n, minimum=1)
-    mu = 1.0 - _check.real("smallest", smallest, minimum=0.0, maximum=1.0)
-    power = (1.0 - mu) / (1.0 + mu)
-    logarithm = max(1.0, math.log(2.0) + power * math.log(n))
-    return (1.0 - math.exp(-1.0)) * n + 0.5 * n ** (1.0 - power) * logarithm**power
-
-
-def effective_queries_bound(n: int, smallest: float) -> float:
-    """The barrier for n / smallest orthonormal queries: ``n (1 - (1 - 1/n)^{n / smallest})``, at most n.
-
-    For Gaussian query weights and any keys, as many as tokens: n tokens whose normalised Gram matrix has the smallest
-    eigenvalue ``smallest`` attend to no more keys than n / smallest orthonormal ones may. In units of rank; the barrier
-    itself for ``smallest`` = 1, and n for 0.
-
-    Parameters
-    ----------
-    n : number of tokens, >= 1.
-    smallest : smallest eigenvalue of the normalised Gram matrix, in [0, 1].
-
-    Raises
-    ------
-    ValueError : an argument out of its range.
-
-    Source: chapter 04, the theorem of effective queries; reverse Hoelder inequality of Chen, Dafnis and Paouris (2015).
-    """
-    n = _check.integer("n", n, minimum=1)
-    smallest = _check.real("smallest", smallest, minimum=0.0, maximum=1.0)
-    if n == 1 or smallest == 0.0:
-        return float(n)
-    return n * -math.expm1(n / smallest * math.log1p(-1.0 / n))
 
 
 def small_cosine_bound(n: int, largest: float, total: float | None = None) -> float:
@@ -110,9 +60,9 @@ def small_cosine_bound(n: int, largest: float, total: float | None = None) -> fl
     ------
     ValueError : an argument out of its range.
 
-    Source: chapter 04, the theorem of small cosines.
+    Source: chapter almost_orthonormal, the theorem of small cosines.
     """
-    n = _check.integer("n", n, minimum=2)
+    n = _check.whole("n", n, minimum=2)
     largest = _check.real("largest", largest, minimum=0.0, maximum=0.5)
     most = n * (n - 1) * largest / 2
     total = most if total is None else _check.real("total", total, minimum=0.0, maximum=most * (1 + 1e-12))
@@ -126,30 +76,13 @@ def small_cosine_bound(n: int, largest: float, total: float | None = None) -> fl
     return min(float(n), occupancy_bound(n) + float(excess.max()) + total / (4.0 * n))
 
 
-def hellinger_excess(eigenvalues: ArrayLike, n: int, d_h: int) -> float:
-    """(n - 1) sqrt(1 - B^2): how much E D can differ from that of orthonormal tokens, by the Hellinger affinity B.
-
-    ``eigenvalues`` > -1 are those of E; B^2 = prod (1 + x^2 / (4 (1 + x)))^{-d_h / 2}. In units of rank.
-
-    Raises
-    ------
-    ValueError : an eigenvalue <= -1 or not finite, n < 1 or d_h < 1.
-
-    Source: chapter 04, the total-variation theorem.
-    """
-    x = np.asarray(eigenvalues, dtype=float)
-    if x.size == 0 or not np.isfinite(x).all() or (x <= -1).any():
-        raise ValueError(f"eigenvalues must be finite and greater than -1, got {eigenvalues!r}")
-    n, d_h = _check.integer("n", n, minimum=1), _check.integer("d_h", d_h, minimum=1)
-    log_affinity = -0.5 * d_h * np.log1p(x**2 / (4.0 * (1.0 + x))).sum()
-    return (n - 1) * math.sqrt(-math.expm1(log_affinity))
-
-
 def simplex_first_order(n: int) -> float:
-    """First-order gain of rank of the regular simplex of n tokens with orthonormal keys, c n of chapter 04, in tokens.
+    """First-order gain of rank, in tokens, of the regular simplex of n tokens with orthonormal keys.
 
-    c = a^2 / (2 (n - 1)) (1 - 1/n)^{n - 2}, a the mean of the largest of n standard normal numbers.
+    It is n a^2 / (2 (n - 1)) (1 - 1/n)^{n - 2}, a the mean of the largest of n standard normal numbers.
+
+    Source: chapter almost_orthonormal, the proposition on first order.
     """
-    n = _check.integer("n", n, minimum=2)
+    n = _check.whole("n", n, minimum=2)
     largest = integrate.quad(lambda x: x * n * stats.norm.pdf(x) * stats.norm.cdf(x) ** (n - 1), -8, 10)[0]
     return largest**2 * n / (2.0 * (n - 1)) * (1.0 - 1.0 / n) ** (n - 2)

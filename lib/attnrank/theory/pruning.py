@@ -36,7 +36,7 @@ def examined_fraction(m: int, d_h: float) -> float:
 
     Source: the reference page on measuring, "Why small heads need few scores".
     """
-    m = _check.integer("m", m, minimum=1)
+    m = _check.whole("m", m, minimum=1)
     d_h = _check.real("d_h", d_h, minimum=1.0)
     if m == 1:
         return 1.0

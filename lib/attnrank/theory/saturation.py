@@ -35,9 +35,9 @@ def saturation_head_dim(n: int, gap: float) -> float:
     ValueError : n not an integer >= 1, gap not > 0, or so small that d_h would exceed 1e5 (the range in which the
         bound is accurate).
 
-    Source: chapter 03, the saturation scale.
+    Source: chapter growth, the saturation scale.
     """
-    n = _check.integer("n", n, minimum=1)
+    n = _check.whole("n", n, minimum=1)
     gap = _check.real("gap", gap, above=0.0)
 
     def excess(d_h: float) -> float:
@@ -70,9 +70,9 @@ def marginal_head_dim(n: int, gain: float) -> float:
     ------
     ValueError : n not an integer >= 1, gain < 1e-6, or d_h would exceed 1e5.
 
-    Source: chapter 03; the rule that the first paper states for its Table 2, "increment less than or around 0.01".
+    Source: chapter growth; the rule that the first paper states for its Table 2, "increment less than or around 0.01".
     """
-    n = _check.integer("n", n, minimum=1)
+    n = _check.whole("n", n, minimum=1)
     gain = _check.real("gain", gain, minimum=1e-6)
 
     def excess(d_h: float) -> float:
@@ -106,9 +106,9 @@ def lognormal_variance(n: int, d_h: float) -> float:
     ------
     ValueError : n not an integer >= 2, d_h not a finite number >= 1.
 
-    Source: chapter 03, the collapse.
+    Source: chapter head_dimension, the collapse.
     """
-    n = _check.integer("n", n, minimum=2)
+    n = _check.whole("n", n, minimum=2)
     d_h = _check.real("d_h", d_h, minimum=1.0)
     return float(stats.norm.isf(1.0 / n)) ** 4 / (2.0 * d_h)
 
@@ -132,7 +132,7 @@ def lognormal_limit(v: float, *, causal: bool = False) -> float:
     ------
     ValueError : v not a finite number >= 0.
 
-    Source: chapter 03, the collapse; chapter 05, causal masks.
+    Source: chapter head_dimension, the collapse; chapter masks.
     """
     sigma = math.sqrt(_check.real("v", v, minimum=0.0))
     # With g = sigma/2 + x the log of the integrand is near -x^2/2 - sigma |x|/2 - v/8. The trapezoidal rule converges

@@ -16,9 +16,9 @@ def gap_density(n: int) -> float:
 
     It is the rate at which soft and hard attention part as the temperature rises from 0, in units of 1 / score.
 
-    Source: chapter 05, the gap between soft and hard attention.
+    Source: chapter softmax, the gap between soft and hard attention.
     """
-    n = _check.integer("n", n, minimum=2)
+    n = _check.whole("n", n, minimum=2)
     x, weight = panels(-9.0, 9.0, 4000)
     return n * (n - 1) * float(np.sum(weight * stats.norm.pdf(x) ** 2 * np.exp((n - 2) * special.log_ndtr(x))))
 
@@ -26,6 +26,7 @@ def gap_density(n: int) -> float:
 def freezing_temperature(n: int) -> float:
     """sqrt(2 / log n): below it a few logits of standard deviation 1/T decide the squared sum of a row of n.
 
-    Source: chapter 05, stable rank; the freezing of Derrida's random energy model at twice the inverse temperature.
+    Source: chapter softmax, stable rank; the freezing of Derrida's random energy model at twice the inverse
+    temperature.
     """
-    return math.sqrt(2.0 / math.log(_check.integer("n", n, minimum=2)))
+    return math.sqrt(2.0 / math.log(_check.whole("n", n, minimum=2)))

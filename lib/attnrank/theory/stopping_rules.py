@@ -33,22 +33,24 @@ def stop_interval(increments: ArrayLike, threshold: float, noise: float) -> tupl
     """Between which head dimensions the increment rule stops if every measured increment is off by at most ``noise``.
 
     ``increments`` are the true ones, from head dimension 1 on by ones. The second is None if no increment is small
-    enough for the rule to be sure to stop. Source: chapter 06, what noise does to the rule.
+    enough for the rule to be sure to stop. Source: chapter growth, what noise does to the rule.
     """
     increments = np.asarray(increments, dtype=float)
     noise = _check.real("noise", noise, minimum=0.0)
     may, must = increments <= threshold + noise, increments <= threshold - noise
     if not may.any():
-        raise ValueError(f"increments must fall to threshold + noise = {threshold + noise:g}, got {increments.min():g} at least")
+        raise ValueError(
+            f"increments must fall to threshold + noise = {threshold + noise:g}, got {increments.min():g} at least"
+        )
     return int(np.argmax(may)) + 1, int(np.argmax(must)) + 1 if must.any() else None
 
 
 def seeds_needed(noise: float, variance: float, comparisons: int, failure: float) -> int:
     """Repetitions after which all of ``comparisons`` mean increments are within ``noise``, except with ``failure``.
 
-    By Bernstein's inequality for increments in [-1, 1] of variance at most ``variance``; chapter 06.
+    By Bernstein's inequality for increments in [-1, 1] of variance at most ``variance``; chapter growth.
     """
     noise, failure = _check.real("noise", noise, above=0.0), _check.real("failure", failure, above=0.0, maximum=1.0)
     variance = _check.real("variance", variance, minimum=0.0)
-    comparisons = _check.integer("comparisons", comparisons, minimum=1)
+    comparisons = _check.whole("comparisons", comparisons, minimum=1)
     return math.ceil((2 * variance + 4 * noise / 3) / noise**2 * math.log(2 * comparisons / failure))

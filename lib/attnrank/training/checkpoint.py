@@ -41,8 +41,9 @@ def save(path: str | Path, tensors: Mapping[str, Tensor], record: Mapping) -> No
 def load(path: str | Path, *, run: Mapping | None = None) -> tuple[dict[str, Tensor], dict]:
     """Return tensors and record of a file, checked.
 
-    ``run`` is what the record must say under "run"; None asks for nothing. Raises ValueError for a file that is damaged,
-    of another format, or of another run, with what differs and what to do; FileNotFoundError where there is none.
+    ``run`` is what the record must say under "run"; None asks for nothing. Raises ValueError for a file that is
+    damaged, of another format, or of another run, with what differs and what to do; FileNotFoundError where there is
+    none.
     """
     _require_safetensors()
     from safetensors import SafetensorError, safe_open

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import math
 import sys
 import time
@@ -75,9 +77,9 @@ def train(
     source : see `Source`; moved to the device.
     seed : >= 0; with the number of the step it decides every batch. It does not touch the weights that are there.
     probe : inputs on which attention ranks are taken before training and after each epoch; None: never.
-    checkpoint : a file that is written after each epoch and every ``checkpoint_seconds``, and from which the run goes on
-        if it is there. A run that was killed at any moment ends with the bits of an uninterrupted one, in float64 on a
-        CPU with the same number of threads; elsewhere to rounding, which training amplifies.
+    checkpoint : a file that is written after each epoch and every ``checkpoint_seconds``, and from which the run goes
+        on if it is there. A run that was killed at any moment ends with the bits of an uninterrupted one, in float64 on
+        a CPU with the same number of threads; elsewhere to rounding, which training amplifies.
     progress : called with the entry of each epoch.
     started : called once with the `Run`, which fills as training goes on: what there is of a run that is stopped.
 
@@ -94,7 +96,8 @@ def train(
     optimizer = torch.optim.AdamW(decay_groups(model, recipe.decay), lr=recipe.rate, betas=(recipe.beta1, recipe.beta2))
     identity = {"recipe": asdict(recipe), "seed": seed, "data": source.describe(), "model": _shape(model)}
     if hasattr(model, "config"):  # what no parameter shows: temperature, normalised queries and keys
-        identity["config"] = asdict(model.config)
+        config: Any = model.config
+        identity["config"] = asdict(config)
     state = _State(model, optimizer, identity, Path(checkpoint) if checkpoint is not None else None, checkpoint_seconds)
     state.resume()
     run = state.run
@@ -102,7 +105,8 @@ def train(
     if started is not None:
         started(run)
     steps = source.steps(recipe.batch)
-    shown = sys.stderr is not None and sys.stderr is sys.__stderr__ and sys.stderr.isatty()
+    stream = sys.stderr
+    shown = stream is sys.__stderr__ and stream is not None and stream.isatty()
 
     def close_epoch(entry: dict) -> None:
         ranks = {} if probe is None else {"ranks": attention_ranks(model, probe)}

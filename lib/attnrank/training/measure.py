@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import copy
 from collections.abc import Mapping
 
@@ -30,7 +32,7 @@ def attention_ranks(
     if not hasattr(model, "queries_keys"):
         raise ValueError(f"model must have queries_keys(inputs, scaled=True), got {type(model).__name__}")
     inputs = inputs.cpu()
-    exact = copy.deepcopy(model).cpu().double().eval()
+    exact: Any = copy.deepcopy(model).cpu().double().eval()
     rows = []
     pairs = exact.queries_keys(inputs.double() if inputs.is_floating_point() else inputs, scaled=True)
     for layer, (q, k) in enumerate(pairs, start=1):

@@ -1,4 +1,4 @@
-"""How a model is trained: the numbers of the optimiser, the schedule of its step size, what decays and what does not."""
+"""How a model is trained: the numbers of the optimiser, the schedule of its step size, what decays and what not."""
 
 from __future__ import annotations
 
@@ -79,5 +79,5 @@ def decay_groups(model: nn.Module, decay: float) -> list[dict]:
     def decays(name: str, value: nn.Parameter) -> bool:
         return value.ndim >= 2 and name.rpartition(".")[2] not in NOT_DECAYED
 
-    groups = {decay: [v for n, v in trained if decays(n, v)], 0.0: [v for n, v in trained if not decays(n, v)]}
-    return [{"params": values, "weight_decay": amount} for amount, values in groups.items() if values]
+    groups = [([v for n, v in trained if decays(n, v)], decay), ([v for n, v in trained if not decays(n, v)], 0.0)]
+    return [{"params": values, "weight_decay": amount} for values, amount in groups if values]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Int64, Shaped, UInt8
@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from attnrank import _check
 
 
+@runtime_checkable
 class Source(Protocol):
     """Batches of one task. ``steps`` is their number in an epoch of batches of this size.
 
@@ -76,8 +77,8 @@ class Images:
 
     def __init__(
         self,
-        train: tuple[UInt8[Tensor, "rows c height width"], Int64[Tensor, "rows"]],
-        test: tuple[UInt8[Tensor, "rows c height width"], Int64[Tensor, "rows"]],
+        train: tuple[UInt8[Tensor, "rows c height width"], Int64[Tensor, " rows"]],
+        test: tuple[UInt8[Tensor, "rows c height width"], Int64[Tensor, " rows"]],
         *,
         mean: tuple[float, ...],
         std: tuple[float, ...],
@@ -104,7 +105,8 @@ class Images:
 
     def describe(self) -> dict[str, object]:
         """What the data are: their name, numbers of images, sums of labels and of pixels, and the augmentation."""
-        sums = [int(values.sum(dtype=torch.int64)) for values in (self.train_images, self.train_labels, self.test_images)]
+        parts = (self.train_images, self.train_labels, self.test_images)
+        sums = [int(values.sum(dtype=torch.int64)) for values in parts]
         return {"name": self.name, "train": len(self.train_images), "test": len(self.test_images), "sums": sums,
                 "pad": self.pad, "flip": self.flip}
 

@@ -1,8 +1,8 @@
 """Tables of the chapter layer_tables: the first paper's layer tables, and what reproduces their shape."""
 
-from attnrank.experiments.layer_tables import causes, encoders
+from attnrank.experiments.layer_tables import causes, encoders, search
 from attnrank.experiments.layer_tables.causes import EXPONENTS, HEAD_DIMS, WIDTHS, distance, scores_apart
 
 __all__ = ["EXPERIMENTS", "EXPONENTS", "HEAD_DIMS", "WIDTHS", "distance", "scores_apart"]
 
-EXPERIMENTS = causes.EXPERIMENTS | encoders.EXPERIMENTS
+EXPERIMENTS = causes.EXPERIMENTS | encoders.EXPERIMENTS | search.EXPERIMENTS

@@ -1,4 +1,5 @@
-"""The first paper's layer tables, and random heads that depart from orthonormal tokens in one way: who has their shape?"""
+"""The first paper's layer tables, and random heads that depart from orthonormal tokens in one way: who has their
+shape?"""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ FINE_EXPONENTS = tuple(e / 40 for e in range(361))
 
 def layer_tables() -> pd.DataFrame:
     """The paper's layer tables: layer, embed_dim, head_dim, rank_mean and rank_std, both divided by n."""
-    with resources.files("attnrank.experiments.layer_tables").joinpath("layer_tables.csv").open(encoding="utf-8") as file:
+    with (
+        resources.files("attnrank.experiments.layer_tables").joinpath("layer_tables.csv").open(encoding="utf-8") as file
+    ):
         return pd.read_csv(file)
 
 

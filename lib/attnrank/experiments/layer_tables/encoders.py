@@ -34,8 +34,9 @@ def layer_encoders(
     Texts: the first n words, shorter ones filled up with a padding token; words that are not among the ``vocabulary``
     most frequent of the set are one and the same token; each token has a N(0, 1) vector of its own. ``sequences`` texts
     are taken evenly from all texts in the order of their number of distinct tokens. ``positions``: "none",
-    "sinusoidal", or "masked padding": sinusoidal, and padding can be no key. Images: the Vision Transformer of chapter
-    07 on n patches, ``vocabulary`` 0 and ``positions`` "none". The temperature is ``temperature * sqrt(head_dim)``.
+    "sinusoidal", or "masked padding": sinusoidal, and padding can be no key. Images: the Vision Transformer of
+    the chapter vit_initialisation on n patches, ``vocabulary`` 0 and ``positions`` "none". The temperature is
+    ``temperature * sqrt(head_dim)``.
 
     ``hardmax`` is the hardmax rank / n; ``soft_e`` the share of singular values of the softmax that are at least
     10^-(e/100) times the largest, ``soft_float32`` at least n 2^-23 times; ``sequence_std`` and ``head_std`` the

@@ -1,4 +1,5 @@
-"""Tokens by their Gram matrix: perturbed ones, how far they are from orthonormal, and the ranks of random heads on them.
+"""Tokens by their Gram matrix: perturbed ones, how far they are from orthonormal, and the ranks of random heads on
+them.
 
 Throughout, tokens are measured after normalisation to length 1: their Gram matrix is I + E with zero diagonal E.
 """

@@ -11,12 +11,13 @@ from scipy import optimize
 from attnrank import _check, theory
 from attnrank.sweep import Setting
 
-#: The gap of the gap rule in chapter 03.
+#: The gap of the gap rule in chapter growth.
 GAP = 0.1
 
 
 def formula_lines(curve: str, n: int, x: float) -> Setting:
-    """One point of a line of a figure: the value at x of a curve of ``CURVES``, for n tokens (0 where n does not occur).
+    """One point of a line of a figure: the value at x of a curve of ``CURVES``, for n tokens (0 where n does not
+    occur).
 
     Values are fractions of n, except for the curves whose description says otherwise.
     """

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from attnrank import data
 from attnrank.data import SOURCES
+from attnrank.models import pretrained
 
 #: Data sets that need no download.
 EMBEDDED = frozenset(name for name, source in SOURCES.items() if source.hub is None)
@@ -27,8 +28,11 @@ def at_hand(name: str) -> bool:
     """Is the data set embedded, or is there a local copy like the one that the published tables come from?
 
     Seeds draw images and texts by their row, so that another copy gives other rows, within the spread over seeds. The
-    local copies are in the folder that the environment variable ATTNRANK_DATA names; the hub is not asked.
+    local copies are in the folder that the environment variable ATTNRANK_DATA names; the hub is not asked. Models that
+    others trained count as data: see `attnrank.models.pretrained`.
     """
+    if name in pretrained.FILES:
+        return pretrained.at_hand(name)
     return name in EMBEDDED or _published_copy(name, os.environ.get("ATTNRANK_DATA"))
 
 

@@ -15,10 +15,24 @@ from scipy import optimize, stats
 
 from attnrank import _check, sweep
 from attnrank.experiments.experiment import Experiment
+from attnrank.experiments.growth import HEAD_DIMS as CURVE
 from attnrank.sweep import Setting
 
 #: Columns that say how often something is repeated, each time at the same cost.
-REPETITIONS = ("samples", "draws", "heads", "images", "sequences", "steps", "layers")
+REPETITIONS = (
+    "samples", "draws", "heads", "images", "sequences", "repetitions", "steps", "layers", "epochs", "instances",
+    "problems",
+    "seeds",
+)  # fmt: skip
+#: Columns that say how large something is, and so neither repeat nor leave it alone. Every whole number but the seed is
+#: in one of the two, so that a new column cannot be forgotten.
+SIZES = (
+    "n", "d", "d_h", "head_dim", "largest", "content", "rotary", "query_latent", "key_latent", "width", "embed_dim",
+    "window", "patch", "depth", "layer", "vocabulary", "digits", "batch", "threads", "rounds", "qk_dim", "wanted",
+    "value_dim", "mlp_width", "epoch", "step", "head", "rank", "outputs", "resample",
+)  # fmt: skip
+#: The head dimension under each of its names.
+HEAD_DIM = ("d_h", "head_dim", "qk_dim", "largest", "content")
 #: What it costs, in products, to draw an entry of a query and of a key, to draw and compare a score, to begin a row:
 #: the law that `head_law` fits to the table row_costs, rounded.
 ENTRY, SCORE, ROW = 1000, 20, 4e6
@@ -49,8 +63,12 @@ def _shape(setting: Setting) -> tuple[float, float, float, float]:
     if not repetitions:
         return 0.0, 0.0, 0.0, 0.0
     n = setting.get("n") or _patches(setting)
-    d_h = setting.get("d_h", setting.get("head_dim", setting.get("largest", setting.get("content", 0))))
-    return math.prod(repetitions) * setting.get("layer", 1), n, d_h, setting.get("d", setting.get("width", 0))
+    heads, d_h = math.prod(repetitions) * setting.get("layer", 1), 0
+    if "repetitions" in setting:  # a whole curve of heads
+        heads, d_h = heads * len(CURVE), sum(CURVE) / len(CURVE)
+    for name in HEAD_DIM:
+        d_h = d_h or setting.get(name, 0)
+    return heads, n, d_h, setting.get("d", setting.get("width", 0))
 
 
 def _patches(setting: Setting) -> int:

@@ -14,6 +14,7 @@ from attnrank.experiments.experiment import Experiment
 from attnrank.experiments.upkeep.copies import at_hand
 from attnrank.experiments.upkeep.cost import row_seconds
 from attnrank.sweep import Setting
+from attnrank.sweep.repeats import from_record
 
 #: A table without enough rows that are cheap is verified by its cheapest ones, up to this many times as long.
 PATIENCE = 10
@@ -58,6 +59,7 @@ def verify(name: str, experiment: Experiment, *, rows: int = 5, seconds: float =
     total = len(experiment.paper)
     try:
         table = sweep.read(name, folder=folder)
+        _require_declared(name, experiment, sweep.provenance(name, folder=folder))
         _require_grid(name, table, experiment.paper)
         if experiment.timed:
             return Verdict(name, total, remark="its numbers are measured times")
@@ -82,6 +84,16 @@ def verify(name: str, experiment: Experiment, *, rows: int = 5, seconds: float =
 
 def _key(setting: Setting) -> tuple:
     return tuple(setting.values())
+
+
+def _require_declared(name: str, experiment: Experiment, record: dict) -> None:
+    """Refuse a table whose JSON says another version or another way of repeating than its experiment."""
+    if record["version"] != experiment.version:
+        raise ValueError(f"the table {name} is of version {record['version']}, its experiment of {experiment.version}; "
+                         "delete both files and run the sweep")
+    if from_record(record["repeats"]) != experiment.repeats:
+        raise ValueError(f"the table {name} says that it repeats as {record['repeats']}, its experiment "
+                         f"{experiment.repeats}; run the sweep, which keeps the rows")
 
 
 def _require_grid(name: str, table: pd.DataFrame, settings: list[Setting]) -> None:

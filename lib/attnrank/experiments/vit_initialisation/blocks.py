@@ -21,7 +21,8 @@ from attnrank.sweep import Setting, grid
 
 TREATMENTS = ("none", "centred", "whitened")
 TOLERANCES = {"tenth": 1e-1, "hundredth": 1e-2, "thousandth": 1e-3}
-#: Heads are exchangeable at initialisation; of more than this many, the first ones stand for all where spectra are taken.
+#: Heads are exchangeable at initialisation; of more than this many, the first ones stand for all where spectra are
+#: taken.
 SPECTRA_PER_IMAGE = 12
 WIDTH = 192
 HEAD_DIMS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 192)
@@ -39,7 +40,11 @@ def vit_hardmax(
     model = random_model(dataset, patch, TransformerConfig(width, heads, head_dim, depth=1, init="lecun"), seed)
     x = _treat(model.encoder.blocks[0].norm1(model.embed(images_of(dataset, images, seed))), treatment)
     rank = hardmax_rank_on_device(*model.encoder.blocks[0].attention.queries_keys(x)).double() / x.shape[-2]
-    return {"n": x.shape[-2], "rank_fraction": rank.mean().item(), "rank_fraction_over_images_std": rank.mean(1).std().item()}
+    return {
+        "n": x.shape[-2],
+        "rank_fraction": rank.mean().item(),
+        "rank_fraction_over_images_std": rank.mean(1).std().item(),
+    }
 
 
 def vit_softmax(
@@ -55,7 +60,16 @@ def vit_softmax(
 
 
 def vit_layers(
-    dataset: str, patch: int, width: int, heads: int, head_dim: int, init: str, depth: int, layer: int, images: int, seed: int
+    dataset: str,
+    patch: int,
+    width: int,
+    heads: int,
+    head_dim: int,
+    init: str,
+    depth: int,
+    layer: int,
+    images: int,
+    seed: int,
 ) -> Setting:
     """Hardmax rank / n in one layer (from 1) of a deep random Vision Transformer, and the mean cosine of its tokens."""
     layer = _check.integer("layer", layer, minimum=1)
@@ -115,7 +129,14 @@ def _hardmax_axes(dataset: str, patch: int, treatment: str = "none") -> dict[str
     return {"dataset": [dataset], "patch": [patch], "treatment": [treatment], "images": [256], "seed": list(range(10))}
 
 
-_LAYERS = {"patch": [4], "width": [WIDTH], "heads": [3], "head_dim": [8, 64], "depth": [12], "layer": [1, 2, 3, 4, 6, 8, 12]}
+_LAYERS = {
+    "patch": [4],
+    "width": [WIDTH],
+    "heads": [3],
+    "head_dim": [8, 64],
+    "depth": [12],
+    "layer": [1, 2, 3, 4, 6, 8, 12],
+}
 
 
 EXPERIMENTS = {
@@ -171,7 +192,8 @@ EXPERIMENTS = {
         "How does the hardmax rank change through the layers of a deep random Vision Transformer?",
         vit_layers,
         quick=grid(dataset=["digits"], init=["lecun"], images=[16], seed=[0], **(_LAYERS | {"patch": [2]})),
-        paper=grid(dataset=["cifar10"], init=["lecun", "truncated_normal"], images=[64], seed=list(range(10)), **_LAYERS),
+        paper=grid(dataset=["cifar10"], init=["lecun", "truncated_normal"], images=[64], seed=list(range(10)),
+        **_LAYERS),
         data="dataset",
         chapter="vit_initialisation",
         repeats=Rounding(1e-9),

@@ -33,9 +33,9 @@ WEIGHT_SEEDS, TEXT_SEEDS = 2000, 10_000
 def real_tokens(dataset: str, n: int, positions: float, d_h: int, sequences: int, seed: int) -> Setting:
     """Mean rank and geometry of real tokens of width 192 that enter the first block of a random Transformer.
 
-    Images: the tokens of chapter 07, sqrt(n) x sqrt(n) patches; ``positions`` must be the 0.02 of that model. Texts:
-    the first n words of a text, each word with a N(0, 1) vector of its own, so that repeated words are equal, plus a
-    N(0, positions^2) vector for each position; then LayerNorm. One random model with 3 heads a seed.
+    Images: the tokens of chapter vit_initialisation, sqrt(n) x sqrt(n) patches; ``positions`` must be the 0.02 of that
+    model. Texts: the first n words of a text, each word with a N(0, 1) vector of its own, so that repeated words are
+    equal, plus a N(0, positions^2) vector for each position; then LayerNorm. One random model with 3 heads a seed.
     """
     x, first, shape = _real_sequences(dataset, n, positions, sequences, seed)
     generator = torch.Generator().manual_seed(WEIGHT_SEEDS + seed)

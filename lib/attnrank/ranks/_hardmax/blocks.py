@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from collections.abc import Iterator
 
 import torch
@@ -23,7 +25,7 @@ def block_ranks(heads: Heads, *, causal: bool) -> Tensor:
     scratch = heads.x.new_empty(min(together, batch) * rows * m)
     hidden = torch.full((rows, rows), -torch.inf, device=scratch.device).tril_(-1) if causal else None
     chosen = heads.x.new_zeros(batch, m)  # by how many queries; float32 counts them exactly
-    pairs = []
+    pairs: list[Any] = []
     for start in range(0, batch, together):
         part = slice(start, start + together)
         for first in range(0, n, rows):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import math
 from collections.abc import Callable
 
@@ -67,7 +69,8 @@ def slices(x: Tensor, top: Tensor, width: int) -> Slices:
 
 def _digits(levels: Slices, width: int) -> list[Tensor]:
     """Sums of levels, of which each counts 2^-width of the one before, as whole numbers from 0 to 2^width but the first."""
-    base, carry, digits = 2.0**width, 0.0, []
+    base, digits = 2.0**width, []
+    carry: Any = 0.0
     for level in range(max(levels), 0, -1):
         total = levels[level] + carry if level in levels else carry
         carry = torch.floor(total / base)

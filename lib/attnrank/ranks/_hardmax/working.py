@@ -52,7 +52,7 @@ class Heads:
 
     def __getitem__(self, part: slice) -> Heads:
         """Some of the matrices."""
-        return Heads(*(None if values is None else values[part] for values in vars(self).values()))
+        return Heads(*(None if values is None else values[part] for values in vars(self).values()))  # type: ignore[arg-type]
 
 
 def _float(x: Tensor) -> Tensor:

@@ -1,0 +1,62 @@
+"""Certificates: how far a point can be from the optimum, by a dual point. Nothing here knows of the solver."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from attnrank.convex.problem import Problem
+
+#: Dual points are scaled so that rounding leaves them feasible.
+ROUNDING = 1e-14
+
+
+def check(
+    x: Tensor, y: Tensor, beta: float, z: Tensor, v: Tensor, *, loss: str = "squared", penalty: str = "group"
+) -> tuple[float, float, float]:
+    """Objective at z, dual value at v, and by what v is feasible: ten lines to read, with no use of the solver.
+
+    The optimum lies between the second and the first number, whatever z and v are, provided that the third, the dual
+    norm of sum_i x_i v_i over beta, is at most 1.
+
+    Parameters
+    ----------
+    x, y, beta, loss, penalty : as for :func:`attnrank.convex.solve`; with gates pass ``gated(x, gates)`` as x and
+        ``z.flatten(0, 1)`` as z.
+    z : (n, d) or (n, d, outputs); v : of the shape of y.
+    """
+    y, v, z = (t if t.ndim == axes else t[..., None] for t, axes in ((y, 2), (v, 2), (z, 3)))
+    u, c, q = torch.einsum("ikd,kdl->il", x, z), torch.einsum("ikd,il->kdl", x, v), y - v
+    size = torch.linalg.svdvals if penalty == "nuclear" else lambda blocks: blocks.norm(dim=1)
+    entropy = torch.special.entr
+    if loss == "squared":
+        value, dual = (u - y).square().sum() / 2, (y * v - v.square() / 2).sum()
+    elif y.shape[1] == 1:
+        value, dual = (torch.logaddexp(u, 0 * u) - y * u).sum(), (entropy(q) + entropy(1 - q)).sum()
+    else:
+        value, dual = torch.logsumexp(u, 1).sum() - (y * u).sum(), entropy(q).sum()
+    return (value + beta * size(z).sum()).item(), dual.item(), (size(c).max() / beta).item()
+
+
+def gated(x: Tensor, gates: Tensor) -> Tensor:
+    """Tokens (samples, gates n, d): for each gate in turn, every token times the sample's gate."""
+    return (gates[:, :, None, None] * x[:, None]).flatten(1, 2)
+
+
+def feasible(problem: Problem, beta: float, v: Tensor, c: Tensor) -> tuple[Tensor, float]:
+    """The multiple s v, s >= 0, with the largest dual value among the feasible ones, and that value.
+
+    ``c`` is ``problem.correlate(v)``. Feasible means that the dual norm of ``s c`` is at most beta. Where outputs have
+    nothing to do with each other, squared loss and group penalty, each has its own s.
+    """
+    if problem.loss.name == "squared" and problem.penalty.name == "group":
+        limits = [_largest(size, beta) for size in problem.penalty.norms(c).amax(0).tolist()]
+        parts = [problem.loss.best_scale(v[:, j : j + 1], problem.y[:, j : j + 1], limit) for j, limit in enumerate(limits)]
+        v = torch.stack([s * column for s, column in zip(parts, v.unbind(1), strict=True)], 1)
+    else:
+        v = problem.loss.best_scale(v, problem.y, _largest(problem.penalty.dual_norm(c), beta)) * v
+    return v, problem.loss.dual(v, problem.y)
+
+
+def _largest(size: float, beta: float) -> float:
+    return (1.0 - ROUNDING) * beta / size if size > 0 else float("inf")

@@ -1,0 +1,189 @@
+"""Solve a convex attention program to a certified gap, for one weight of the penalty or along a path of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnrank import _check
+from attnrank.convex._group import solve_group
+from attnrank.convex._nuclear import solve_nuclear
+from attnrank.convex.certificate import feasible
+from attnrank.convex.penalties import Blocks
+from attnrank.convex.problem import Problem, positive, problem
+
+#: Relative duality gaps at which the solver stops unless told otherwise.
+TOLERANCES = {"group": 1e-9, "nuclear": 1e-7}
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A point with its certificate.
+
+    z : float64 (gates, n, d, outputs), without the axes that the program does not have.
+    primal, dual : the objective at z, and a lower bound of its optimum, the dual value of ``dual_point``.
+    gap : primal - dual, so that the objective at z is at most this far above the optimum.
+    active : int64, sorted: positions of the tokens at which z is not zero (for any gate and output).
+    iterations : steps made. dual_point : float64 of y's shape. beta : weight of the penalty.
+    """
+
+    z: Tensor
+    primal: float
+    dual: float
+    gap: float
+    active: Tensor
+    iterations: int
+    dual_point: Tensor
+    beta: float
+
+    @property
+    def relative_gap(self) -> float:
+        """gap / primal, and 0 where both are 0."""
+        return self.gap / self.primal if self.gap > 0 else 0.0
+
+
+class NotConvergedError(ValueError):
+    """The gap asked for was not reached; ``solution`` is the best point, with its gap."""
+
+    def __init__(self, solution: Solution, tol: float):
+        super().__init__(
+            f"tol = {tol:g} was not reached: the relative duality gap is {solution.relative_gap:.3g} after "
+            f"{solution.iterations} steps (the point is in the error's solution)"
+        )
+        self.solution = solution
+
+
+def solve(
+    x: Tensor,
+    y: Tensor,
+    beta: float,
+    *,
+    loss: str = "squared",
+    penalty: str = "group",
+    gates: Tensor | None = None,
+    tol: float | None = None,
+    max_iterations: int = 500,
+    start: Tensor | None = None,
+) -> Solution:
+    """Minimise sum_i loss(sum_k <z_k, x_ik>, y_i) + beta sum_k |z_k| over z, to a certified relative duality gap.
+
+    Ergen, Neyshabur and Mehta (2022), program (9) and those for several outputs, (12), and gates, (14). All
+    computations are in float64 on the device of x.
+
+    Parameters
+    ----------
+    x : floating point (N, n, d), N sequences of n tokens.
+    y : floating point (N,) for one output or (N, c) for several. For ``cross_entropy`` probabilities: rows that sum to 1
+        with several outputs, probabilities of the first of two classes with one.
+    beta : weight of the penalty, > 0.
+    loss : "squared", half the squared error, or "cross_entropy".
+    penalty : "group", the norm of each token's vector, one for each output; or "nuclear", the nuclear norm of each
+        token's matrix (d, c).
+    gates : floating point (N, G); the prediction is then the sum over gates of gates[i, j] times that of z[j].
+    tol : relative duality gap to reach; default 1e-9 for the group penalty, 1e-7 for the nuclear one.
+    max_iterations : steps at most.
+    start : a point of z's shape to start from.
+
+    Returns
+    -------
+    Solution; z is exactly zero on inactive tokens, and everywhere if beta >= :func:`beta_max`.
+
+    Raises
+    ------
+    ValueError : an argument of the wrong type, shape or range, or with NaN; the message names it.
+    NotConvergedError : a ValueError that carries the best point, where the gap was not reached.
+    """
+    checked = problem(x, y, loss, penalty, gates)
+    tol = _tolerance(tol, penalty)
+    max_iterations = _check.integer("max_iterations", max_iterations, minimum=1)
+    if start is not None and (not isinstance(start, Tensor) or tuple(start.shape) != checked.shape):
+        raise ValueError(f"start must be a tensor of z's shape {checked.shape}, got {getattr(start, 'shape', start)}")
+    blocks = _zeros(checked) if start is None else checked.blocks(_check.finite("start", start).to(checked.a))
+    return _solve(checked, positive("beta", beta), blocks, tol, max_iterations)
+
+
+def path(
+    x: Tensor,
+    y: Tensor,
+    betas: Iterable[float],
+    *,
+    loss: str = "squared",
+    penalty: str = "group",
+    gates: Tensor | None = None,
+    tol: float | None = None,
+    max_iterations: int = 500,
+) -> list[Solution]:
+    """Solutions for several betas, in their order, each started from the one before; parameters as for ``solve``.
+
+    Largest first is fastest. What does not depend on beta is computed once.
+    """
+    checked = problem(x, y, loss, penalty, gates)
+    tol = _tolerance(tol, penalty)
+    max_iterations = _check.integer("max_iterations", max_iterations, minimum=1)
+    solutions, blocks = [], _zeros(checked)
+    for beta in betas:
+        solutions.append(_solve(checked, positive("betas", beta), blocks, tol, max_iterations))
+        blocks = checked.blocks(solutions[-1].z)
+    if not solutions:
+        raise ValueError("betas must not be empty")
+    return solutions
+
+
+def beta_max(
+    x: Tensor, y: Tensor, *, loss: str = "squared", penalty: str = "group", gates: Tensor | None = None
+) -> float:
+    """The smallest beta for which z = 0 is optimal: the dual norm of the correlations at z = 0."""
+    return problem(x, y, loss, penalty, gates).beta_max()
+
+
+def predict(x: Tensor, z: Tensor, *, gates: Tensor | None = None) -> Tensor:
+    """Predictions (N,) or (N, c) of z on tokens x (N, n, d)."""
+    if gates is None:
+        return torch.einsum("ikd,kd...->i...", x, z)
+    return torch.einsum("ig,ikd,gkd...->i...", gates, x, z)
+
+
+def _solve(checked: Problem, beta: float, start: Blocks, tol: float, max_iterations: int) -> Solution:
+    if beta >= checked.beta_max():
+        return _certified(checked, beta, _zeros(checked), 0)
+    scalar = checked.y.shape[1] == 1
+    method = solve_group if checked.penalty.name == "group" or scalar else solve_nuclear
+    z, v, steps = method(checked, beta, start, tol, max_iterations)
+    solution = _certified(checked, beta, z, steps, v)
+    if not solution.relative_gap <= tol:
+        raise NotConvergedError(solution, tol)
+    return solution
+
+
+def _certified(checked: Problem, beta: float, z: Blocks, steps: int, found: Tensor | None = None) -> Solution:
+    """The certificate is computed anew: by the residual of z, or by the dual point that was found, if that is better.
+
+    They differ by rounding in z, which matters where large terms cancel in the predictions.
+    """
+    u = checked.predict(z)
+    primal = checked.loss.value(u, checked.y) + beta * checked.penalty.value(z)
+    residual = checked.loss.residual(u, checked.y)
+    points = [residual] if found is None else [residual, found]
+    v, dual = max((feasible(checked, beta, p, checked.correlate(p)) for p in points), key=lambda pair: pair[1])
+    active = z.ne(0).flatten(1).any(1).view(-1, checked.tokens).any(0).nonzero()[:, 0]
+    return Solution(
+        z=z.view(checked.shape),
+        primal=primal,
+        dual=dual,
+        gap=primal - dual,
+        active=active,
+        iterations=steps,
+        dual_point=v[:, 0] if checked.scalar else v,
+        beta=beta,
+    )
+
+
+def _zeros(checked: Problem) -> Blocks:
+    return checked.a.new_zeros(*checked.a.shape[1:], checked.y.shape[1])
+
+
+def _tolerance(tol: float | None, penalty: str) -> float:
+    return TOLERANCES[penalty] if tol is None else _check.real("tol", tol, minimum=0.0)

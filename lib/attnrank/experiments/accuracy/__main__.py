@@ -1,0 +1,64 @@
+"""Train the runs of a series that are not finished, in their order; several processes share the work.
+
+    ATTNRANK_RUNS=/folder/of/runs nice python -m attnrank.experiments.accuracy "cifar10, short"
+
+A run that is interrupted goes on from its checkpoint. When runs are finished, raise their number in ``FINISHED`` of
+:mod:`attnrank.experiments.accuracy.tables` and let the sweep write the tables from the same folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+import torch
+from filelock import FileLock, Timeout
+
+from attnrank import training
+from attnrank.experiments.accuracy.runs import accuracy, run_file, runs_folder
+from attnrank.experiments.accuracy.tables import SERIES
+from attnrank.sweep import Setting
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    what = __doc__.splitlines()[0]
+    parser = argparse.ArgumentParser(prog="python -m attnrank.experiments.accuracy", description=what)
+    parser.add_argument("series", choices=SERIES, help="a series of runs")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of this process (default 1)")
+    options = parser.parse_args(arguments)
+    folder = runs_folder()
+    if folder is None:
+        print("error: set ATTNRANK_RUNS to the folder in which runs are kept", file=sys.stderr)
+        return 1
+    torch.set_num_threads(options.threads)
+    for setting in SERIES[options.series]:
+        path = run_file(setting, folder)
+        lock = FileLock(f"{path}.lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:  # another process trains this one
+            continue
+        try:
+            if not is_finished(setting):
+                row = accuracy(**setting)
+                print(time.strftime("%H:%M:%S"), path.stem, row["stopped"] or f"{row['accuracy']:.4f}", flush=True)
+        finally:
+            lock.release()
+    done = sum(map(is_finished, SERIES[options.series]))
+    print(f"{options.series}: {done} of {len(SERIES[options.series])} runs are finished in {folder}")
+    return 0
+
+
+def is_finished(setting: Setting) -> bool:
+    """Is there a checkpoint of the whole run in the folder of runs?"""
+    folder = runs_folder()
+    path = None if folder is None else run_file(setting, folder)
+    if path is None or not path.exists():
+        return False
+    return training.load(path)[1]["progress"]["epochs"][-1]["epoch"] == setting["epochs"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

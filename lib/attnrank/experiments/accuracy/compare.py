@@ -1,0 +1,72 @@
+"""Arms of the published runs compared: differences over seeds with their intervals, and correlations over arms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from attnrank import _check
+
+ARM = ["heads", "qk_dim", "value_dim", "mlp_width", "intervention"]
+
+
+def by_arm(table: pd.DataFrame) -> pd.DataFrame:
+    """Means over seeds of the accuracies and ranks of each arm, the number of seeds beside them."""
+    ranks = ["rank_before", "rank_after", "rank_before_all", "rank_after_all"]
+    numbers = ["accuracy", "best_accuracy", *ranks, "parameters"]
+    groups = table.groupby(ARM, sort=False)
+    return groups[numbers].mean().assign(seeds=groups.size(), spread=groups.accuracy.std()).reset_index()
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Mean difference over the seeds that both arms have, its 95 % interval (infinite for one seed), their number."""
+
+    mean: float
+    low: float
+    high: float
+    seeds: int
+
+
+def difference(table: pd.DataFrame, first: dict, second: dict, column: str = "accuracy") -> Difference | None:
+    """Arm ``second`` minus arm ``first``, paired by seed; None while no seed has both.
+
+    Arms are dicts of columns. The interval is Student's; the differences of seeds are taken as normal.
+    Raises ValueError for a column that the table does not have.
+    """
+    _check.choice("column", column, table.columns)
+    values = [_arm(table, arm).set_index("seed")[column] for arm in (first, second)]
+    pairs = (values[1] - values[0]).dropna().to_numpy()
+    if not len(pairs):
+        return None
+    half = np.inf
+    if len(pairs) > 1:
+        half = stats.t.ppf(0.975, len(pairs) - 1) * pairs.std(ddof=1) / np.sqrt(len(pairs))
+    return Difference(float(pairs.mean()), float(pairs.mean() - half), float(pairs.mean() + half), len(pairs))
+
+
+def _arm(table: pd.DataFrame, arm: dict) -> pd.DataFrame:
+    chosen = np.logical_and.reduce([table[name] == value for name, value in arm.items()])
+    rows = table[chosen]
+    if rows.seed.duplicated().any():
+        raise ValueError(f"the columns {sorted(arm)} must single out one arm, got several runs of one seed for {arm}")
+    return rows
+
+
+def rank_correlation(table: pd.DataFrame, first: str, second: str) -> tuple[float, float, float, int]:
+    """Spearman's correlation of two columns over arms (means over seeds), its 95 % interval, and the number of arms.
+
+    The interval is Fisher's with the variance of Bonett and Wright (2000). NaN for fewer than five arms.
+    """
+    means = by_arm(table)
+    count = len(means)
+    if count < 5:
+        return (float("nan"),) * 3 + (count,)
+    rho = float(stats.spearmanr(means[first], means[second]).statistic)
+    half = stats.norm.ppf(0.975) * np.sqrt((1 + rho**2 / 2) / (count - 3))
+    with np.errstate(divide="ignore"):  # at 1 and -1 the interval is a point
+        low, high = np.tanh(np.arctanh(rho) + np.array([-half, half]))
+    return rho, float(low), float(high), count

@@ -1,0 +1,195 @@
+"""Tables from trained Vision Transformers: accuracy, its curve, and the attention ranks of every epoch."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from attnrank import _check, data
+from attnrank.data import SOURCES
+from attnrank.models import TransformerConfig, VisionTransformer
+from attnrank.sweep import Setting, device
+from attnrank.training import ENDING, Images, NonFiniteLoss, Recipe, Run, image_flops, train, training_flops
+
+#: What is done to the scores, beside their dimension: the fields of `TransformerConfig` that differ.
+INTERVENTIONS: dict[str, dict] = {
+    "none": {},
+    "qk_norm": {"qk_norm": True},
+    "tied": {"tied": True},
+    "tied_qk_norm": {"tied": True, "qk_norm": True},
+    "frozen": {"frozen": True},
+    "frozen_qk_norm": {"frozen": True, "qk_norm": True},
+    "learned_temperature": {"learn_temperature": True},
+    "sharp": {},  # a quarter of the usual temperature: see `configuration`
+}
+PROBE_IMAGES = 32
+
+
+def accuracy(
+    dataset: str, patch: int, width: int, depth: int, heads: int, qk_dim: int, value_dim: int, mlp_width: int,
+    intervention: str, epochs: int, seed: int, *, folder: str | Path | None = None,
+) -> Setting:
+    """Train one Vision Transformer, or go on with it, and return its accuracies, ranks and cost.
+
+    Ranks are hardmax ranks / n averaged over heads and a probe of 32 test images, before and after training, of the
+    first block and averaged over blocks. ``best_accuracy`` is the best of the epochs, chosen on the test images. A run
+    whose loss was not finite has ``stopped`` set to the reason, and no accuracies. ``folder`` keeps the run's
+    checkpoint while it trains; see `runs_folder`.
+    """
+    setting = {name: value for name, value in locals().items() if name != "folder"}
+    model, run, stopped = trained(setting, folder)
+    before, after = run.epochs[0], run.final
+    if stopped:
+        after = dict.fromkeys(after) | {"ranks": None}
+    images = len(_source(dataset).train_images) * run.final["epoch"]
+    return {
+        "n": model.tokens,
+        "parameters": sum(value.numel() for value in model.parameters()),
+        "trained_parameters": sum(value.numel() for value in model.parameters() if value.requires_grad),
+        "flops_per_image": image_flops(model),
+        "training_flops": float(training_flops(model, images)),
+        "accuracy": after["test_accuracy"],
+        "best_accuracy": None if stopped else run.best["test_accuracy"],
+        "test_loss": after["test_loss"],
+        "train_accuracy": after["train_accuracy"],
+        "rank_before": _mean_rank(before["ranks"], layer=1),
+        "rank_before_all": _mean_rank(before["ranks"]),
+        "rank_after": _mean_rank(after["ranks"], layer=1),
+        "rank_after_all": _mean_rank(after["ranks"]),
+        "seconds": round(run.seconds, 1),
+        "threads": torch.get_num_threads(),
+        "device": run.device,
+        "stopped": stopped,
+    }
+
+
+def accuracy_curves(
+    dataset: str, patch: int, width: int, depth: int, heads: int, qk_dim: int, value_dim: int, mlp_width: int,
+    intervention: str, epochs: int, seed: int, epoch: int,
+) -> Setting:
+    """One epoch of a run of `accuracy`, 0 being the untrained model: losses, accuracies, step size."""
+    setting = {name: value for name, value in locals().items() if name != "epoch"}
+    entry = _epoch(setting, epoch)
+    return {name: entry.get(name) for name in ("rate", "train_loss", "train_accuracy", "test_loss", "test_accuracy")}
+
+
+def accuracy_ranks(
+    dataset: str, patch: int, width: int, depth: int, heads: int, qk_dim: int, value_dim: int, mlp_width: int,
+    intervention: str, epochs: int, seed: int, epoch: int, layer: int,
+) -> Setting:
+    """Ranks / n of one layer (from 1) after one epoch of a run of `accuracy`: mean, least and largest over the heads.
+
+    ``hardmax`` on 32 test images; of the softmax the numerical rank at 0.1 and 0.01, and the stable rank, on 8 of them.
+    """
+    setting = {name: value for name, value in locals().items() if name not in ("epoch", "layer")}
+    ranks = _epoch(setting, epoch).get("ranks") or []
+    found = [row for row in ranks if row["layer"] == layer]
+    result: Setting = {}
+    for name in ("hardmax", "rank_at_tenth", "rank_at_hundredth", "stable"):
+        values = [row[name] for row in found]
+        result[name] = sum(values) / len(values) if values else None
+        if name == "hardmax":
+            result |= {"hardmax_least": min(values, default=None), "hardmax_most": max(values, default=None)}
+    return result
+
+
+def configuration(setting: Setting) -> TransformerConfig:
+    """The shape of the model of a setting."""
+    changes = INTERVENTIONS[_check.choice("intervention", setting["intervention"], INTERVENTIONS)]
+    if setting["intervention"] == "sharp":
+        changes = {"temperature": setting["qk_dim"] ** 0.5 / 4}
+    return TransformerConfig(
+        setting["width"], setting["heads"], setting["qk_dim"], setting["depth"], mlp_width=setting["mlp_width"],
+        value_dim=setting["value_dim"], init="lecun", **changes,
+    )  # fmt: skip
+
+
+def untrained(setting: Setting) -> VisionTransformer:
+    """The model of a setting as it is drawn from its seed; sequence pooling, learned positions, no class token."""
+    channels, side, _ = SOURCES[setting["dataset"]].shape
+    return VisionTransformer(
+        configuration(setting), image_size=side, patch_size=setting["patch"], channels=channels,
+        classes=SOURCES[setting["dataset"]].classes, pool="sequence",
+        generator=torch.Generator().manual_seed(_check.integer("seed", setting["seed"], minimum=0)),
+    )  # fmt: skip
+
+
+def recipe(setting: Setting) -> Recipe:
+    """How every model of the tables is trained; the same for all that are compared."""
+    batch, rate = (32, 6e-3) if setting["dataset"] == "digits" else (128, 2e-3)
+    return Recipe(setting["epochs"], batch=batch, rate=rate, warmup=0.1, decay=0.05, smoothing=0.1, clip=1.0)
+
+
+def runs_folder() -> Path | None:
+    """Where finished runs are kept and found again: the folder that the environment variable ATTNRANK_RUNS names.
+
+    The tables of curves and of ranks are made of the runs of the table of accuracies; with this folder they read them
+    instead of training again. None where it is not set. Raises ValueError if it does not exist.
+    """
+    named = os.environ.get("ATTNRANK_RUNS")
+    if named and not Path(named).is_dir():
+        raise ValueError(f"ATTNRANK_RUNS must name an existing folder, got {named!r}")
+    return Path(named) if named else None
+
+
+def run_file(setting: Setting, folder: str | Path) -> Path:
+    """The checkpoint of a run in a folder."""
+    return Path(folder) / ("-".join(str(value) for value in setting.values()) + ENDING)
+
+
+def probe_images(dataset: str) -> torch.Tensor:
+    """The test images on which ranks are taken: drawn once, with seed 0."""
+    source = _source(dataset)
+    rows = torch.randperm(len(source.test_images), generator=torch.Generator().manual_seed(0))[:PROBE_IMAGES]
+    return source.standardised(source.test_images[rows.to(source.test_images.device)])
+
+
+def trained(setting: Setting, folder: str | Path | None) -> tuple[VisionTransformer, Run, str]:
+    """The model of a setting after training, its run, and why it was stopped ("" if it was not).
+
+    Its checkpoint is kept in `runs_folder` if there is one, else in ``folder``; None: nothing is kept.
+    """
+    model, stopped, folder = untrained(setting), "", runs_folder() or folder
+    path = None if folder is None else run_file(setting, folder)
+    runs: list[Run] = []
+    try:
+        run = train(
+            model, _source(setting["dataset"]), recipe(setting), seed=setting["seed"], device=device(),
+            probe=probe_images(setting["dataset"]), checkpoint=path, label=setting["intervention"], started=runs.append,
+        )  # fmt: skip
+    except NonFiniteLoss as error:
+        run, stopped = runs[0], str(error)[:900]
+    return model, run, stopped
+
+
+@lru_cache(maxsize=2)
+def _trained_run(key: tuple) -> Run:
+    return trained(dict(key), None)[1]
+
+
+def _epoch(setting: Setting, epoch: int) -> dict:
+    """The entry of one epoch; empty after the end of a run that was stopped."""
+    if _check.integer("epoch", epoch, minimum=0) > setting["epochs"]:
+        raise ValueError(f"epoch must be at most {setting['epochs']}, got {epoch}")
+    run = _trained_run(tuple(setting.items()))
+    return run.epochs[epoch] if epoch < len(run.epochs) else {}
+
+
+@lru_cache(maxsize=2)
+def _source(dataset: str) -> Images:
+    """Crops of 4 pixels and mirror images for photographs; digits as they are, which have no mirror image."""
+    facts = SOURCES[dataset]
+    mean, std = ([value * facts.white for value in values] for values in (facts.mean, facts.std))
+    digits = dataset == "digits"
+    return Images(
+        data.pixels(dataset), data.pixels(dataset, "test"), mean=mean, std=std, pad=0 if digits else 4,
+        flip=not digits, name=dataset,
+    )  # fmt: skip
+
+
+def _mean_rank(ranks: list[dict] | None, layer: int | None = None) -> float | None:
+    values = [row["hardmax"] for row in ranks or [] if layer in (None, row["layer"])]
+    return sum(values) / len(values) if values else None

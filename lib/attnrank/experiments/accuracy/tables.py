@@ -1,0 +1,79 @@
+"""The published tables of trained Vision Transformers: which runs are finished, which are wanted."""
+
+from __future__ import annotations
+
+from attnrank.experiments.accuracy.arms import BASES, all_arms, runs
+from attnrank.experiments.accuracy.runs import accuracy, accuracy_curves, accuracy_ranks
+from attnrank.experiments.experiment import Experiment, Statistical
+from attnrank.sweep import Setting
+
+#: The runs that are wanted, by data, patch and epochs: in this order, so that what decides the verdict comes first.
+SERIES: dict[str, list[Setting]] = {
+    "digits": runs(all_arms(BASES["digits"]), dataset="digits", patch=2, epochs=12, seeds=range(5)),
+    "cifar10, short": runs(all_arms(BASES["photographs"]), dataset="cifar10", patch=8, epochs=5, seeds=range(3)),
+    "cifar10": runs(all_arms(BASES["photographs"]), dataset="cifar10", patch=4, epochs=15, seeds=range(3)),
+    "cifar100": runs(all_arms(BASES["photographs"])[:14], dataset="cifar100", patch=4, epochs=15, seeds=range(3)),
+    "cifar10, long": runs(all_arms(BASES["photographs"])[:6], dataset="cifar10", patch=4, epochs=60, seeds=range(3)),
+}
+#: How many of them, from the first, are finished and published. To go on, see `book/reading.md`.
+FINISHED = {"digits": 41, "cifar10, short": 1, "cifar10": 0, "cifar100": 0, "cifar10, long": 0}
+
+
+def finished() -> list[Setting]:
+    """The runs that the tables hold."""
+    return [setting for name, count in FINISHED.items() for setting in SERIES[name][:count]]
+
+
+def _epochs(settings: list[Setting]) -> list[Setting]:
+    return [setting | {"epoch": epoch} for setting in settings for epoch in range(setting["epochs"] + 1)]
+
+
+def _layers(settings: list[Setting]) -> list[Setting]:
+    return [entry | {"layer": layer} for entry in _epochs(settings) for layer in range(1, entry["depth"] + 1)]
+
+
+_TINY = runs(
+    [{"width": 8, "depth": 1, "heads": 2, "qk_dim": 2, "value_dim": 4, "mlp_width": 8}], dataset="digits", patch=4,
+    epochs=1, seeds=[0],
+)  # fmt: skip
+#: Standard deviations over seeds, rounded up; wall time, device and threads are facts of one run.
+_ERRORS = {"accuracy": 0.02, "best_accuracy": 0.02, "test_loss": 0.05, "train_accuracy": 0.02, "rank_after": 0.05,
+           "rank_after_all": 0.05}  # fmt: skip
+_OTHER = ("seconds", "threads", "device")
+
+EXPERIMENTS = {
+    "accuracy": Experiment(
+        "What accuracy does a Vision Transformer reach, by the dimensions of its heads and what is done to its scores?",
+        accuracy,
+        quick=_TINY,
+        paper=finished(),
+        chapter="accuracy",
+        repeats=Statistical(_ERRORS, ignored=_OTHER),
+        data="dataset",
+        checkpoint=True,
+    ),
+    "accuracy_curves": Experiment(
+        "How do loss and accuracy of these runs go, epoch by epoch?",
+        accuracy_curves,
+        quick=_epochs(_TINY),
+        paper=_epochs(finished()),
+        chapter="accuracy",
+        repeats=Statistical({"train_loss": 0.05, "train_accuracy": 0.02, "test_loss": 0.1, "test_accuracy": 0.03}),
+        data="dataset",
+    ),
+    "accuracy_ranks": Experiment(
+        "Where do the ranks of these runs go while they train, layer by layer?",
+        accuracy_ranks,
+        quick=_layers(_TINY),
+        paper=_layers(finished()),
+        chapter="accuracy",
+        repeats=Statistical(dict.fromkeys(
+            ("hardmax", "hardmax_least", "hardmax_most", "rank_at_tenth", "rank_at_hundredth", "stable"), 0.05)),
+        data="dataset",
+    ),
+}  # fmt: skip
+
+
+def progress() -> dict[str, tuple[int, int]]:
+    """For each series, how many of its runs are published, and how many are wanted."""
+    return {name: (FINISHED[name], len(series)) for name, series in SERIES.items()}

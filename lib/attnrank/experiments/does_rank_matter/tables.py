@@ -1,0 +1,90 @@
+"""The published table of trained attention layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from attnrank.experiments.does_rank_matter.layer import INTERVENTIONS, head, measured
+from attnrank.experiments.does_rank_matter.tasks import Task
+from attnrank.experiments.experiment import Experiment, Statistical
+from attnrank.sweep import Setting
+from attnrank.training import Recipe, train
+
+
+def task_heads(
+    task: str, n: int, wanted: int, readout: str, heads: int, qk_dim: int, intervention: str, epochs: int, seed: int
+) -> Setting:
+    """Train one attention layer on a task; what it got right, and its hardmax rank, before and after.
+
+    ``accuracy`` is the share of right answers. ``aim`` is the share of tokens whose most attended token (mean over
+    heads) is the wanted one. ``needed`` is the mean number of tokens that are wanted, ``rank`` the mean hardmax rank of
+    a head, ``ceiling`` the largest aim that heads of these ranks can have if each token's answer is the most attended
+    one in some head: see `ceiling_of`. ``aim_if_unattended`` is the aim, after training, at wanted tokens that no
+    token attended to before training, and ``aim_if_attended`` at the others; missing where there are none.
+    """
+    source = Task(task, n, wanted, seed, readout)
+    model = head(source, heads, qk_dim, intervention)
+    frozen = readout == "pointer" and INTERVENTIONS[intervention].get("frozen", False)
+    if frozen:
+        raise ValueError("readout must be 'layer' with frozen weights: a pointer trains nothing else")
+    before = measured(model, source)
+    run = train(model, source, Recipe(epochs, batch=32, rate=3e-2, decay=0.0, smoothing=0.0), seed=seed)
+    after = measured(model, source)
+    missed = ~before.attended
+    return {
+        "needed": before.needed, "accuracy_before": run.epochs[0]["test_accuracy"],
+        "accuracy": run.final["test_accuracy"], "aim_before": before.aim.double().mean().item(),
+        "aim": after.aim.double().mean().item(), "rank_before": before.rank, "rank": after.rank,
+        "ceiling_before": before.ceiling, "ceiling": after.ceiling, "loss": run.final["test_loss"],
+        "aim_if_unattended": after.aim[missed].double().mean().item() if missed.any() else None,
+        "aim_if_attended": after.aim[~missed].double().mean().item() if (~missed).any() else None,
+        "weights_length": (model.attention.query.weight.norm()).item(),
+    }  # fmt: skip
+
+
+DIMS = (1, 2, 3, 4, 8, 16)
+N = 16
+
+
+def _grid(
+    tasks: Iterable[str], dims: Iterable[int], *, n: int = N, wanted: Iterable[int] = (), readout: str = "pointer",
+    heads: Iterable[int] = (1,), interventions: Iterable[str] = ("none",), epochs: int = 4, seeds: int = 3,
+) -> list[Setting]:
+    return [
+        {"task": task, "n": n, "wanted": k, "readout": readout, "heads": h, "qk_dim": d, "intervention": name,
+         "epochs": epochs, "seed": seed}
+        for task in tasks for k in (tuple(wanted) or (n,)) for h in heads for name in interventions for d in dims
+        for seed in range(seeds)
+    ]  # fmt: skip
+
+
+#: Standard deviations over seeds of what is trained, the larger ones: training turns rounding into other numbers.
+ERRORS = {
+    "accuracy_before": 0.001, "accuracy": 0.02, "aim_before": 0.001, "aim": 0.02, "rank_before": 0.01, "rank": 0.2,
+    "ceiling_before": 0.001, "ceiling": 0.02, "loss": 0.05, "aim_if_unattended": 0.05, "aim_if_attended": 0.05,
+    "weights_length": 1.0,
+}  # fmt: skip
+EXPERIMENTS = {
+    "task_heads": Experiment(
+        "What can one attention layer learn whose rank is limited, and when is rank the limit?",
+        task_heads,
+        quick=[
+            *_grid(["permutation"], [1, 2], n=8, epochs=1, seeds=1),
+            *_grid(["recall"], [2], n=8, wanted=[4], epochs=1, seeds=1),
+        ],
+        paper=[
+            *_grid(["permutation", "nearest"], DIMS),
+            *_grid(["copy", "previous"], [1, 2, 4]),
+            *_grid(["lookup"], [1, 2], wanted=[1, 2, 4, 8]),
+            *_grid(["permutation"], [1, 2, 4, 16], readout="layer"),
+            *_grid(["copy", "previous"], [2, 16], interventions=["tied", "tied_qk_norm"]),
+            *_grid(["permutation"], [1, 2, 4], interventions=["qk_norm"]),
+            *_grid(["recall"], [1, 2, 4], wanted=[2, 4, 8]),
+            *_grid(["permutation"], [1], heads=[2, 4, 8]),
+            *_grid(["copy", "previous"], [2, 16], readout="layer", interventions=["frozen", "frozen_tied_qk_norm"]),
+            *_grid(["permutation"], [1, 2, 4], n=32),
+        ],
+        chapter="does_rank_matter",
+        repeats=Statistical(ERRORS),
+    ),
+}

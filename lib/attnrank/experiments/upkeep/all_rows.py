@@ -1,0 +1,110 @@
+"""Every row of the published tables computed again, over as many sessions as it takes, for each way to round.
+
+A record, a text file of one JSON a line, says which rows were compared under which conditions, so that the work goes on
+where it stopped. Set ``ATEN_CPU_CAPABILITY`` (default, avx2) or ``MKL_CBWR`` (COMPATIBLE) before Python starts, and one
+machine rounds like others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from attnrank import sweep
+from attnrank.experiments.experiment import Experiment
+from attnrank.experiments.upkeep.copies import at_hand
+from attnrank.experiments.upkeep.cost import row_seconds
+from attnrank.sweep import Setting
+
+#: What makes this machine round like another.
+CONDITIONS = ("ATEN_CPU_CAPABILITY", "MKL_CBWR")
+
+
+@dataclass(frozen=True)
+class Threads:
+    """A function of one setting, computed with so many threads, where a sweep would use one."""
+
+    function: Callable[..., Setting]
+    threads: int
+
+    def __call__(self, **setting: object) -> Setting:
+        torch.set_num_threads(self.threads)
+        return self.function(**setting)
+
+
+def conditions(threads: int) -> dict[str, str | int]:
+    """Under what rows are computed here: the variables that change how it rounds, the instruction set, the threads."""
+    chosen = {name: os.environ[name] for name in CONDITIONS if os.environ.get(name)}
+    return {**chosen, "instructions": torch.backends.cpu.get_cpu_capability(), "threads": threads}
+
+
+def cheap_rows(name: str, experiment: Experiment, seconds: float, folder: str | Path | None) -> list[int]:
+    """Numbers of the rows, cheapest first, whose data are at hand and that are predicted to take at most so long."""
+    if experiment.timed:
+        return []
+    predicted = row_seconds(name, experiment, folder=folder)
+    here = [not experiment.data or at_hand(setting[experiment.data]) for setting in experiment.paper]
+    rows = [index for index in range(len(here)) if here[index] and predicted[index] <= seconds]
+    return sorted(rows, key=lambda index: predicted[index])
+
+
+def read_record(record: Path) -> list[dict]:
+    """What has been compared so far; a last line that was torn by a crash is left out."""
+    done = []
+    if record.exists():
+        for line in record.read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError):
+                done.append(json.loads(line))
+    return done
+
+
+def verify_all(
+    experiments: dict[str, Experiment], *, record: str | Path, seconds: float = 60.0, threads: int = 1,
+    folder: str | Path | None = None,
+) -> Iterator[tuple[str, int, str | None]]:
+    """Compare the rows that the record lacks, cheapest tables first: yield table, number of the row, what differs.
+
+    Rows are those of :func:`cheap_rows`. Each is in the record when it is yielded.
+    """  # fmt: skip
+    record, where = Path(record), conditions(threads)
+    done = {
+        (entry["table"], entry["version"], entry["row"])
+        for entry in read_record(record)
+        if entry["conditions"] == where
+    }
+    plan = {name: cheap_rows(name, experiment, seconds, folder) for name, experiment in experiments.items()}
+    cost = {
+        name: row_seconds(name, experiments[name], folder=folder)[rows].sum() for name, rows in plan.items() if rows
+    }
+    for name in sorted(cost, key=lambda name: cost[name]):
+        experiment = experiments[name]
+        rows = [row for row in plan[name] if (name, experiment.version, row) not in done]
+        function = Threads(experiment.function, threads) if threads > 1 else experiment.function
+        started = time.perf_counter()
+        for row, difference in sweep.differences(
+            name, function, rows=rows, folder=folder, checkpoint=experiment.checkpoint
+        ):
+            now = time.perf_counter()
+            entry = {"table": name, "version": experiment.version, "row": row, "conditions": where,
+                     "seconds": round(now - started, 2), "difference": difference}  # fmt: skip
+            with record.open("a", encoding="utf-8") as file:
+                file.write(("" if ends_whole(record) else "\n") + json.dumps(entry) + "\n")
+            started = now
+            yield name, row, difference
+
+
+def ends_whole(path: Path) -> bool:
+    """Is the file empty, or its last line whole?"""
+    with path.open("rb") as file:
+        file.seek(0, os.SEEK_END)
+        if not file.tell():
+            return True
+        file.seek(-1, os.SEEK_END)
+        return file.read() == b"\n"

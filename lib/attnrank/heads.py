@@ -1,0 +1,151 @@
+"""The heads of a model that one already has: their ranks from queries and keys, or from attention matrices."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from functools import lru_cache
+
+import pandas as pd
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from attnrank import _check, theory
+from attnrank.ranks import hardmax_rank
+
+#: No published model has a layer with more heads, or larger heads that are not one head of the whole width.
+MOST_HEADS, LARGEST_HEAD = 256, 576
+#: Leading dimensions by their number; more are "batch_0", "batch_1", ... before the last two.
+_LEADING = {0: [], 1: ["head"], 2: ["batch", "head"]}
+
+
+class LayoutWarning(UserWarning):
+    """A shape that fits, but that no model has: its dimensions may be in another order than is expected."""
+
+
+def head_ranks(
+    q: Float[Tensor, "*batch n d_h"], k: Float[Tensor, "*batch m d_h"], *, causal: bool = False
+) -> pd.DataFrame:
+    """Hardmax rank of every head, beside the bounds that fit.
+
+    ``nn.MultiheadAttention`` keeps the weights of queries and keys in ``in_proj_weight``; from its input x
+    (batch, n, embed), with h heads::
+
+        w_q, w_k, _ = layer.in_proj_weight.chunk(3)
+        b_q, b_k, _ = layer.in_proj_bias.chunk(3)
+        q, k = (torch.nn.functional.linear(x, w, b) for w, b in ((w_q, b_q), (w_k, b_k)))
+        q, k = (y.unflatten(-1, (h, -1)).transpose(1, 2) for y in (q, k))      # (batch, h, n, embed / h)
+        attnrank.head_ranks(q, k, causal=True)
+
+    Parameters
+    ----------
+    q : floating-point tensor (..., heads, n, d_h), queries; also (n, d_h) for a single head.
+    k : floating-point tensor (..., heads, m, d_h), keys; same leading dimensions, device and dtype as ``q``. Grouped
+        keys are repeated first: ``k.repeat_interleave(group, -3)``.
+    causal : query i sees keys 0..i only; needs m = n.
+
+    Returns
+    -------
+    DataFrame with a row a head: its place (``batch``, ``head``), ``n``, ``m``, ``head_dim``, ``causal``;
+    ``hardmax_rank``, and ``share``, it over n; ``barrier``, what i.i.d. queries reach at most on average whatever the
+    keys (3 n / 4 if causal); ``bound``, what a random head on orthonormal tokens reaches at most on average at this
+    head dimension, missing where m differs from n, or for head dimension 0. ``attrs["layout"]`` says which dimension
+    was taken for what.
+
+    Raises
+    ------
+    ValueError : as `hardmax_rank`, and for attention matrices in the place of queries and keys.
+
+    Warns
+    -----
+    LayoutWarning : where no model has such a shape: over 256 heads, more than tokens, as for (batch, n, heads, d_h); or
+        (batch, n, embed) whose heads are not split, with more than 576 dimensions.
+
+    Source: chapter attention_rank for the rank, barrier, head_dimension and masks for the bounds.
+    """
+    _check.matrices("q", q), _check.matrices("k", k)
+    _refuse_attention(q, k)
+    ranks = hardmax_rank(q.detach(), k.detach(), causal=causal)
+    _warn_of_layout(q)
+    n, m, d_h = q.shape[-2], k.shape[-2], q.shape[-1]
+    places = _LEADING.get(ranks.ndim) or [f"batch_{i}" for i in range(ranks.ndim - 1)] + ["head"] * (ranks.ndim > 0)
+    barrier = theory.causal_bound(n) if causal else theory.occupancy_bound(n, m)
+    rows = [
+        dict(zip(places, place, strict=True))
+        | {"n": n, "m": m, "head_dim": d_h, "causal": causal, "hardmax_rank": rank, "share": rank / n}
+        | {"barrier": barrier, "bound": _bound(n, d_h, causal) if m == n else math.nan}
+        for place, rank in zip(
+            itertools.product(*map(range, ranks.shape)), ranks.flatten().tolist(), strict=True
+        )
+    ]  # fmt: skip
+    table = pd.DataFrame(rows)
+    dimensions = zip([*places, "n", "head_dim"], q.shape, strict=True)
+    table.attrs["layout"] = ", ".join(f"{name} {size}" for name, size in dimensions)
+    return table
+
+
+def hardmax_rank_of(attention: Float[Tensor, "*batch n m"]) -> Int64[Tensor, "*batch"]:
+    """Hardmax rank of matrices that one already has: the number of distinct columns that hold a largest entry of a row.
+
+    For the weights that ``nn.MultiheadAttention`` returns with ``need_weights=True, average_attn_weights=False``. Equal
+    entries go to the first column, as in `hardmax_rank`; but a softmax in low precision makes entries equal that are
+    not, so that queries and keys, if at hand, are the better source. Scores will do as well, -inf where masked.
+
+    Parameters
+    ----------
+    attention : floating-point tensor (..., n, m), attention weights or scores, at least one finite entry in each row.
+
+    Returns
+    -------
+    int64 tensor (...), between 1 and min(n, m).
+
+    Raises
+    ------
+    ValueError : not a tensor of matrices, empty, NaN or +inf, or a row that is all -inf.
+
+    Source: chapter attention_rank, "The rank of a hardmax matrix is a count".
+    """
+    _check.matrices("attention", attention)
+    a = attention.detach()
+    a = a.float() if a.dtype.itemsize < 4 else a  # exact; some devices lack comparisons in small formats
+    largest = a.amax(-1, keepdim=True)
+    if not largest.isfinite().all():
+        raise ValueError("attention must have a finite largest entry in each row, without NaN")
+    m = a.shape[-1]
+    column = torch.arange(m, device=a.device)
+    first = torch.where(a == largest, column, m).amin(-1)  # argmax need not be the first on every device
+    return torch.zeros_like(a[..., 0, :], dtype=torch.bool).scatter_(-1, first, True).sum(-1)
+
+
+@lru_cache(maxsize=64)
+def _bound(n: int, d_h: int, causal: bool) -> float:
+    return theory.causal_head_dim_bound(n, d_h) if causal else theory.head_dim_bound(n, d_h)
+
+
+def _refuse_attention(q: Tensor, k: Tensor) -> None:
+    """Refuse q = k whose rows are probabilities over as many places as there are rows: an attention matrix, twice."""
+    if q.shape != k.shape or q.shape[-1] != q.shape[-2] or q.shape[-1] < 2:
+        return
+    rows = q.detach().double()
+    if (rows >= 0).all() and ((rows.sum(-1) - 1.0).abs() < 1e-2).all() and torch.equal(q, k):
+        raise ValueError(
+            "q and k must be queries and keys, got one attention matrix twice; hardmax_rank_of takes attention matrices"
+        )
+
+
+def _warn_of_layout(q: Tensor) -> None:
+    if q.ndim >= 4 and q.shape[-3] > max(MOST_HEADS, q.shape[-2]):
+        warnings.warn(
+            f"q of shape {tuple(q.shape)} is taken as {q.shape[-3]} heads of {q.shape[-2]} tokens; if it is (batch, "
+            f"n, heads, "
+            "head_dim), give q.transpose(-3, -2), and k likewise", LayoutWarning, stacklevel=3,
+        )  # fmt: skip
+    if q.ndim == 3 and q.shape[-1] > LARGEST_HEAD:
+        warnings.warn(
+            f"q of shape {tuple(q.shape)} is taken as {q.shape[0]} heads of dimension {q.shape[-1]}; if it is "
+            f"(batch, n, embed), "
+            "split the heads: q.unflatten(-1, (heads, -1)).transpose(1, 2), and k likewise", LayoutWarning,
+            stacklevel=3,
+        )  # fmt: skip

@@ -1,0 +1,102 @@
+"""python -m attnrank.probe NAME_OR_FOLDER --text FILE | --images FOLDER: ranks of a Hugging Face model, no code needed.
+
+Writes a table (CSV) and a figure (layers x heads, PNG) and prints a line for each layer. Weights are read from
+safetensors only, and no code that comes with a model is run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from attnrank.probe import RANKS, probe
+from attnrank.probe import _hub as hub
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        frame = measure(options)
+        name = options.out or Path(f"{Path(options.model).name}-ranks")
+        name.parent.mkdir(parents=True, exist_ok=True)
+        frame.to_csv(f"{name}.csv", index=False)
+        draw(frame, f"{name}.png")
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(summary(frame).to_string(index=False))
+    print(f"\n{name}.csv has a row for each head, {name}.png a picture of the hardmax ranks.")
+    return 0
+
+
+def measure(options: argparse.Namespace) -> pd.DataFrame:
+    """The probe's table for the model, text or images of the command line."""
+    model = hub.load(options.model, revision=options.revision, seed=options.random)
+    common = {"samples": options.samples, "revision": options.revision}
+    if options.text is not None:
+        model = hub.part_for(model, "text")
+        batches = hub.text_batches(options.model, model, options.text, length=options.length, **common)
+    else:
+        model = hub.part_for(model, "vision")
+        batches = hub.image_batches(options.model, options.images, **common)
+    model = model.to(options.device)
+    moved = [{key: value.to(options.device) for key, value in batch.items()} for batch in batches]
+    dtype = next(model.parameters()).dtype
+    moved = [{k: v.to(dtype) if v.is_floating_point() else v for k, v in batch.items()} for batch in moved]
+    return probe(model, moved, tol=options.tol, layers=options.layers, ranks=options.ranks)
+
+
+def summary(frame: pd.DataFrame) -> pd.DataFrame:
+    """A line for each layer: the mean, least and largest hardmax rank of its heads beside the bound."""
+    groups = frame.groupby("layer", sort=False)
+    lines = groups.agg(
+        heads=("head", "count"), n=("n", "first"), m=("m", "first"), head_dim=("head_dim", "first"), mask=("mask",
+        "first"),
+        rank=("hardmax_rank", "mean"), least=("hardmax_rank", "min"), largest=("hardmax_rank", "max"), bound=("bound",
+        "first"),
+        deviation=("deviation", "max"),
+    )  # fmt: skip
+    rounded = lines.round({"rank": 1, "least": 1, "largest": 1, "bound": 1}).reset_index()
+    rounded["deviation"] = rounded["deviation"].map("{:.0e}".format)
+    return rounded
+
+
+def draw(frame: pd.DataFrame, path: str) -> None:
+    """The picture of the hardmax ranks."""
+    import matplotlib.pyplot as plt
+
+    from attnrank import report
+
+    fig, ax = plt.subplots(figsize=report.heads_figure_size(frame), layout="constrained")
+    report.draw_heads(ax, frame)
+    fig.savefig(path, dpi=200, facecolor="white")
+    plt.close(fig)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m attnrank.probe", description=__doc__.split(":", 1)[1].strip())
+    parser.add_argument(
+        "model", help="name on the hub, such as gpt2, or a folder with config.json and model.safetensors"
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--text", type=Path, metavar="FILE", help="text to read, cut into stretches of --length tokens")
+    source.add_argument("--images", type=Path, metavar="FOLDER", help="images to look at")
+    parser.add_argument("--length", type=int, default=256, help="tokens of a stretch of text (256)")
+    parser.add_argument("--samples", type=int, default=8, help="stretches of text or images to average over (8)")
+    parser.add_argument("--tol", type=float, default=1e-2, help="tolerance of the numerical rank (0.01)")
+    parser.add_argument("--ranks", nargs="+", choices=RANKS, help="which ranks to compute (all)")
+    parser.add_argument("--layers", nargs="+", help="names or patterns of the layers to measure (all)")
+    parser.add_argument("--random", type=int, metavar="SEED", help="random weights in place of the trained ones")
+    parser.add_argument("--revision", help="branch, tag or commit on the hub")
+    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"), help="such as cuda (cpu)")
+    parser.add_argument("--out", type=Path, help="path of table and figure without ending (MODEL-ranks)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

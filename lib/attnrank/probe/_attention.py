@@ -1,0 +1,122 @@
+"""One attention as a model computed it: queries, keys, values, scores and output, in one layout."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnrank.probe._masks import HIDDEN, Mask
+
+
+@dataclass
+class Attention:
+    """S samples, H heads: ``softmax(scale q k^T + mask) v = output``.
+
+    Attributes
+    ----------
+    layer : qualified name.
+    q, k : (S, H, n, d_h) and (S, H_k, m, d_h), H_k a divisor of H; None where scores stand in their place.
+    v, output : (S, H_v, m, d_v) and (S, H, n, d_v), H_v a divisor of H.
+    scale : the factor of the products.
+    mask : see :class:`Mask`.
+    scores : (S, H, n, m), given where they are no multiple of ``q k^T`` (a bias, soft-capping) or where there is a
+        sink.
+    sink : (S, H, n), a score without a key and a value; None without one.
+    crosses : whether queries and keys belong to different tokens, as far as the arguments of the module tell.
+    rotary_dim : how much of the head dimension carries positions in latent attention.
+    """
+
+    layer: str
+    q: Tensor | None
+    k: Tensor | None
+    v: Tensor
+    output: Tensor
+    scale: float
+    mask: Mask
+    crosses: bool
+    scores: Tensor | None = None
+    sink: Tensor | None = None
+    rotary_dim: int | None = None
+    head_dim: int | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether the order of the scores is that of ``q k^T``."""
+        return self.q is not None and self.mask.bias is None and self.scale > 0
+
+    @property
+    def kv_heads(self) -> int:
+        """Number of different key heads: repeated ones, as models repeat them for grouped queries, count once."""
+        if self.k is None:
+            return self.v.shape[1]
+        k = self.k[0]
+        return 1 + sum(not torch.equal(one, other) for one, other in zip(k[:-1], k[1:], strict=True))
+
+
+def four(x: Tensor, heads: int) -> Tensor:
+    """x (..., rows, columns) as (S, H, rows, columns); three dimensions hold S x H matrices, the heads of a sample
+    together."""
+    if x.ndim == 2:
+        return x[None, None]
+    if x.ndim == 3:
+        return x.unflatten(0, (-1, heads))
+    return x.flatten(0, -4) if x.ndim > 4 else x
+
+
+def from_softmax(
+    scores: Tensor, product: tuple[Tensor, Tensor], v: Tensor, output: Tensor, heads: int, **others
+) -> Attention:
+    """An attention that a model wrote out: the input of its softmax, and the factors of the product before."""
+    q, k, v, output, scores = (four(x.detach(), heads) for x in (*product, v, output, scores))
+    sink = None
+    if scores.shape[-1] == k.shape[-2] + 1:
+        scores, sink = scores[..., :-1], scores[..., -1]
+    samples = max(x.shape[0] for x in (q, k, v, output, scores))
+    q, k, v, output, scores = (x.expand(samples, *x.shape[1:]) for x in (q, k, v, output, scores))
+    mask = Mask.of(torch.where(scores > HIDDEN, 0.0, -torch.inf), *scores.shape[-2:])
+    scale = fitted_scale(scores, q, k, mask)
+    if scale is None:
+        mask = Mask(mask.n, mask.m, visible=mask.visible, bias=scores)
+    kept = scores if scale is None or sink is not None else None
+    return Attention(q=q, k=k, v=v, output=output, scale=scale or 1.0, mask=mask, scores=kept, sink=sink,
+                     head_dim=q.shape[-1], **others)  # fmt: skip
+
+
+def fitted_scale(scores: Tensor, q: Tensor, k: Tensor, mask: Mask) -> float | None:
+    """The c > 0 for which the visible scores are ``c q k^T`` plus a number for each row, None if there is none.
+
+    "Are" means up to the rounding of the coarsest format at hand. A number for each row changes no softmax.
+    """
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+    c = None
+    eps = max(torch.finfo(x.dtype).eps for x in (scores, q, k))
+    for s in range(q.shape[0]):
+        for h in range(q.shape[1]):
+            visible = mask.rows(s, h, 0, mask.n, q.device)
+            product = q[s, h].double() @ k[s, h].double().mT
+            one, two = (_centred(x, visible) for x in (product, scores[s, h].double()))
+            if c is None:
+                square = one.square().sum().item()
+                c = (one * two).sum().item() / square if square > 0 else q.shape[-1] ** -0.5
+                if not c > 0 or not math.isfinite(c):
+                    return None
+            size = _longest(q[s, h]) * _longest(k[s, h])
+            largest = scores[s, h].double().masked_fill(~visible, 0).abs().amax()
+            slack = 8 * eps * (q.shape[-1] ** 0.5 * c * size + largest)
+            if not (two - c * one).abs().amax() <= slack:
+                return None
+    return c
+
+
+def _centred(x: Tensor, visible: Tensor) -> Tensor:
+    x = x.masked_fill(~visible, 0)
+    count = visible.sum(-1, keepdim=True).clamp(min=1)
+    return (x - x.sum(-1, keepdim=True) / count).masked_fill(~visible, 0)
+
+
+def _longest(x: Tensor) -> Tensor:
+    """The largest norm of a row; padded ones may be NaN."""
+    return torch.linalg.vector_norm(x.double(), dim=-1).nan_to_num(0.0).amax()

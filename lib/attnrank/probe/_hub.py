@@ -1,0 +1,103 @@
+"""Models of the Hugging Face hub, or of a folder, and what they are to read: safetensors only, no code of others."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import torch
+from torch import nn
+
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
+
+
+def load(name: str, *, revision: str | None = None, seed: int | None = None, local: bool = False) -> nn.Module:
+    """The model without a task's head, in its own precision; with ``seed`` the same architecture with random weights.
+
+    With ``local`` the network is not asked.
+
+    Raises
+    ------
+    ValueError : transformers is not installed, or the model is not there, not in safetensors, or needs code of its own.
+    """
+    tf = _transformers()
+    try:
+        options = {"revision": revision, "trust_remote_code": False, "local_files_only": local}
+        config = tf.AutoConfig.from_pretrained(name, **options)
+        if seed is not None:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                return _from(lambda how: tf.AutoModel.from_config(config, trust_remote_code=False, **how))
+        return _from(lambda how: tf.AutoModel.from_pretrained(name, use_safetensors=True, **options, **how))
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"{name} cannot be loaded: {error}") from error
+
+
+def _from(build) -> nn.Module:
+    try:
+        return build({"attn_implementation": "sdpa"})
+    except ValueError as error:
+        if "attn_implementation" not in str(error) and "scaled_dot_product_attention" not in str(error):
+            raise
+        return build({"attn_implementation": "eager"})
+
+
+def text_batches(
+    name: str, model: nn.Module, file: Path, *, length: int, samples: int, revision: str | None = None
+) -> list[dict]:
+    """The first ``samples`` stretches of ``length`` tokens of a text, a batch each; one shorter stretch where it is
+    short."""
+    tf = _transformers()
+    tokenizer = tf.AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
+    text = file.read_text(encoding="utf-8")
+    longest = getattr(model.config, "max_position_embeddings", None)
+    length = min(x for x in (length, longest, tokenizer.model_max_length) if x)
+    parts = tokenizer(text, truncation=True, max_length=length, return_overflowing_tokens=True)["input_ids"]
+    if parts and not isinstance(parts[0], list):  # a tokenizer that does not say what it has cut off
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        parts = [ids[start : start + length] for start in range(0, len(ids), length)]
+    whole = [part for part in parts if len(part) == length][:samples] or parts[:1]
+    if not whole or not whole[0]:
+        raise ValueError(f"{file} holds no text")
+    batches = [{"input_ids": torch.tensor([part])} for part in whole]
+    if model.config.is_encoder_decoder:
+        batches = [batch | {"decoder_input_ids": batch["input_ids"]} for batch in batches]
+    return batches
+
+
+def image_batches(name: str, folder: Path, *, samples: int, revision: str | None = None) -> list[dict]:
+    """The first ``samples`` images of a folder by name, prepared as the model's own settings say, a batch each."""
+    from PIL import Image
+
+    tf = _transformers()
+    files = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGES)[:samples]
+    if not files:
+        raise ValueError(f"{folder} holds no image ({', '.join(IMAGES)})")
+    processor = tf.AutoImageProcessor.from_pretrained(name, revision=revision, trust_remote_code=False)
+    batches = []
+    for path in files:
+        with Image.open(path) as image:
+            pixels = processor(images=[image.convert("RGB")], return_tensors="pt")["pixel_values"]
+        batches.append({"pixel_values": pixels})
+    return batches
+
+
+def reachable() -> bool:
+    """Whether the hub has an address here: without a network its client would try again for half a minute."""
+    try:
+        return bool(socket.getaddrinfo("huggingface.co", 443))
+    except OSError:
+        return False
+
+
+def part_for(model: nn.Module, kind: str) -> nn.Module:
+    """The text or the vision part of a model that has both, else the model."""
+    return getattr(model, f"{kind}_model", None) or model
+
+
+def _transformers():
+    try:
+        import transformers
+    except ImportError:
+        raise ValueError("models of the hub need transformers: pip install 'attnrank[models]'") from None
+    return transformers

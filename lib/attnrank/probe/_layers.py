@@ -1,0 +1,118 @@
+"""Which module of a model is running, by its qualified name."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+#: Classes whose name ends so are expected to attend.
+ATTENTION = re.compile(r"(attention|attn)(block|layer)?(v?\d+)?$", re.IGNORECASE)
+
+#: Modules that are a step of an attention and never the attention itself.
+STEPS = (nn.Softmax, nn.Dropout, nn.Identity)
+
+#: Attributes under which modules keep their number of heads.
+HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead", "nheads")
+
+#: Arguments by which modules are given other tokens to attend to.
+OTHER_TOKENS = ("key_value_states", "encoder_hidden_states", "memory", "context")
+
+
+@dataclass
+class Running:
+    """A module at work: what it was called with, and how many attentions had been seen before."""
+
+    module: nn.Module
+    name: str
+    args: tuple
+    kwargs: dict
+    seen: int
+
+
+class Layers:
+    """The modules at work, outermost first, and the attentions seen so far; one object a forward pass.
+
+    Raises ValueError where a module with the name of an attention ends without one having been seen in it.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._names = {module: name.replace("_orig_mod.", "") for name, module in model.named_modules()}
+        self._root = type(model).__name__
+        self._running: list[Running] = []
+        self._calls: Counter[str] = Counter()
+        self.seen = 0
+
+    @contextmanager
+    def followed(self, refuse) -> Iterator[None]:
+        """Hooks on every module while the model runs; ``refuse(layer, what)`` is called for an attention unseen."""
+
+        def enter(module: nn.Module, args: tuple, kwargs: dict) -> None:
+            self._running.append(Running(module, self._names[module], args, kwargs, self.seen))
+
+        def leave(module: nn.Module, args: tuple, output: object) -> None:
+            running = self._running.pop()
+            if self.seen == running.seen and ATTENTION.search(type(module).__name__):
+                self.seen += 1  # its parents are not to be refused too
+                refuse(running.name or self._root, f"{type(module).__name__} ran without a softmax or a call of "
+                       "scaled_dot_product_attention that the probe could see")  # fmt: skip
+
+        handles = []
+        try:
+            for module in self._names:
+                handles.append(module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True))
+                handles.append(module.register_forward_hook(leave))
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def here(self) -> str:
+        """Qualified name of the module at work."""
+        inner = [running for running in self._running if not isinstance(running.module, STEPS)]
+        return inner[-1].name.removeprefix("_orig_mod") or self._root if inner else self._root
+
+    def next_name(self) -> str:
+        """Name of the attention that was just seen: that of its module, numbered from the second call on."""
+        name = self.here()
+        self.seen += 1
+        self._calls[name] += 1
+        return name if self._calls[name] == 1 else f"{name}#{self._calls[name]}"
+
+    def heads(self, leading: int, batch: int | None) -> int:
+        """How many heads there are among ``leading`` matrices, by what the modules at work say of themselves."""
+        if leading == batch:
+            return 1
+        for running in reversed(self._running):
+            for attribute in HEADS:
+                heads = getattr(running.module, attribute, None)
+                if isinstance(heads, int) and heads > 0 and leading % heads == 0:
+                    return heads
+        return leading // batch if batch and leading % batch == 0 else 1
+
+    def crosses(self, keys: int) -> bool:
+        """Whether the module at work was given other tokens, as many as there are keys, to attend to."""
+        for running in reversed(self._running):
+            if isinstance(running.module, STEPS):
+                continue
+            if any(running.kwargs.get(name) is not None for name in OTHER_TOKENS):
+                return True
+            given = [*running.args, *(running.kwargs[name] for name in ("query", "key") if name in running.kwargs)]
+            return len(given) > 1 and _tokens(given[1], keys) and given[1] is not given[0]
+        return False
+
+    def attribute(self, name: str) -> object:
+        """An attribute of the innermost module that has it, or None."""
+        for running in reversed(self._running):
+            value = getattr(running.module, name, None)
+            if value is not None:
+                return value
+        return None
+
+
+def _tokens(x: object, count: int) -> bool:
+    return isinstance(x, Tensor) and x.is_floating_point() and x.ndim == 3 and count in x.shape[:2]

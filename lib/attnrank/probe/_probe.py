@@ -1,0 +1,293 @@
+"""attnrank.probe: one call, all layers and heads."""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from attnrank import _check
+from attnrank.probe._attention import Attention
+from attnrank.probe._layers import Layers
+from attnrank.probe._masks import KINDS
+from attnrank.probe._measure import measure
+from attnrank.probe._untouched import own, untouched
+from attnrank.probe._watch import Watch
+
+RANKS = ("hardmax", "numerical", "stable", "effective")
+COLUMNS = (
+    "layer", "head", "n", "m", "head_dim", "kv_heads", "mask", "hardmax_rank", "numerical_rank", "stable_rank",
+    "effective_rank", "bound", "deviation",
+)  # fmt: skip
+
+#: Tokens up to which spectra are computed without being asked for.
+LONG = 2048
+
+#: Deviations beyond which a layer did something else than softmax(q k^T) v; coarse scores move float16 and bfloat16
+#: far.
+REFUSED, REFUSED_HALF = 0.05, 0.5
+
+
+def probe(
+    model: nn.Module,
+    batch: Tensor | tuple | Mapping | Iterable,
+    *,
+    tol: float = 1e-2,
+    layers: Iterable[str | int] | str | int | None = None,
+    ranks: Iterable[str] | str | None = None,
+    per_sample: bool = False,
+) -> pd.DataFrame:
+    """Ranks of every attention layer and head of a torch model, on a batch of one's own.
+
+    The model runs in evaluation mode, uncompiled, without gradients, and is left as it was found: parameters, buffers,
+    training modes, hooks, caches handed in, random states. ``scaled_dot_product_attention``, ``nn.MultiheadAttention``
+    and ``nn.TransformerEncoder`` are seen, and attention written out as product, softmax, product; with grouped
+    queries, positions of any kind, normalised queries and keys, masks, sinks, cross-attention and caches.
+
+    Parameters
+    ----------
+    model : nn.Module on any device.
+    batch : what the model is called with: a tensor; a tuple of positional arguments; a mapping of keyword arguments. A
+        list or another iterable holds several of these (a list among them is taken as positional arguments), which are
+        averaged over; a terminal then shows a progress bar.
+    tol : tolerance >= 0 of the numerical rank, in the units of the singular values; see ``attnrank.numerical_rank``.
+    layers : names, patterns such as ``"encoder.*"``, or places (0 is the first attention that runs, -1 the last) of the
+        layers to measure; None means all.
+    ranks : which of "hardmax", "numerical", "stable", "effective" to compute. None means all, but only the hardmax rank
+        for layers with more than 2,048 queries or keys: their spectra take time and memory. What is not computed is
+        NaN.
+    per_sample : a row for each sample of the batch in place of the mean over samples, with a column ``sample``.
+
+    Returns
+    -------
+    DataFrame with a row for each layer and head:
+
+    - layer : qualified name of the module that attends; ``name#2`` for the second time that it does.
+    - head : from 0.
+    - n, m : numbers of queries and keys without padding.
+    - head_dim, kv_heads : d_h, and the number of different key heads.
+    - mask : "none", "causal", "window" or "other"; "+ padding" where padding was left out; "+ bias" where the scores
+      are
+      no multiple of q k^T on the visible keys, as with position biases and soft-capping.
+    - hardmax_rank : distinct best keys. By the exact routine from queries and keys in the model's own precision; with a
+      bias from the scores in float64. A sink never counts as a key.
+    - numerical_rank, stable_rank, effective_rank : of the softmax at the model's own temperature, computed in float64
+      from queries and keys (with a sink, from the scores; its column is left out).
+    - bound : on the expected hardmax rank of a random head, in tokens, fitting mask, n and d_h: see ``attnrank.theory``
+      (``head_dim_bound``, ``occupancy_bound`` for keys of other tokens, ``causal_head_dim_bound``). For windows and
+      other masks, the expected rank of uniform picks among the keys that each query sees.
+    - deviation : the largest difference between softmax(q k^T) v and what the model computed there, in units of the
+      largest entry of v; over all queries where a spectrum is computed, else over 64 of them. The maximum over samples.
+    - sink_mass, only with a sink : the share of attention that it takes.
+    - rotary_dim, only in latent attention : the part of head_dim that carries positions.
+
+    Raises
+    ------
+    ValueError : bad arguments; a model in which no attention is seen; an attention that is not seen whole, by the name
+        of layer and operation: flex_attention with a score function or block mask, custom kernels, TorchScript, linear
+        attention, a softmax whose result is changed before it meets the values, or a deviation that is not rounding.
+        ``layers`` leaves such a layer out.
+
+    Source: chapter "After training"; on what can be seen, PyTorch's ``TorchFunctionMode``.
+    """
+    _check_model(model)
+    tol = _check.real("tol", tol, minimum=0.0)
+    wanted = _wanted(ranks)
+    choice = _Choice(layers)
+    batches = _batches(batch)
+    shown = len(batches) > 1 and sys.stderr is not None and sys.stderr is sys.__stderr__ and sys.stderr.isatty()
+    rows: list[dict] = []
+    with tqdm(total=len(batches), desc="probe", unit="batch", disable=not shown) as bar:
+        for given in batches:
+            first = 1 + max((row["sample"] for row in rows), default=-1)
+            rows += [row | {"sample": row["sample"] + first} for row in _run(model, given, wanted, tol, choice)]
+            bar.update()
+    if ranks is None and any(max(row["n"], row["m"]) > LONG for row in rows):
+        warnings.warn(
+            f"spectra of layers with more than {LONG} tokens are left out; ranks={RANKS} computes them", stacklevel=2
+        )
+    return _frame(rows, per_sample)
+
+
+class _Choice:
+    """Which layers are measured."""
+
+    def __init__(self, layers: object) -> None:
+        if isinstance(layers, (str, int)):
+            layers = [layers]
+        if layers is not None:
+            layers = list(layers) if isinstance(layers, Iterable) else None
+            if not layers or not all(isinstance(x, (str, int)) and not isinstance(x, bool) for x in layers):
+                raise ValueError(f"layers must be names, patterns or integers, at least one, got {layers!r}")
+        self.layers = layers
+        self.late = layers is not None and any(isinstance(x, int) and x < 0 for x in layers)
+
+    def named(self, name: str) -> bool:
+        return self.layers is None or any(
+            isinstance(x, str) and (x == name or fnmatchcase(name, x)) for x in self.layers
+        )
+
+    def takes(self, name: str, place: int, total: int | None) -> bool:
+        if self.named(name) or place in self.layers:
+            return True
+        return self.late and (total is None or place - total in self.layers)
+
+    def check(self, seen: list[str]) -> None:
+        for x in self.layers or ():
+            if not (
+                any(x == n or fnmatchcase(n, x) for n in seen) if isinstance(x, str) else -len(seen) <= x < len(seen)
+            ):
+                raise ValueError(f"layers has no match for {x!r}; the model attends in {', '.join(seen)}")
+
+
+def attentions(model: nn.Module, batch: Tensor | tuple | Mapping) -> list[Attention]:
+    """The attentions of a model on one batch, in the order in which they run: queries, keys, values, masks of each.
+
+    What the probe measures, for measurements that it does not have. Memory grows with the number of layers, and not
+    with n x n where the model attends by ``scaled_dot_product_attention``.
+
+    Raises
+    ------
+    ValueError : as :func:`probe`.
+    """
+    _check_model(model)
+    found: list[Attention] = []
+    _visit(model, _batches(batch)[0], _Choice(None), lambda attention, place: found.append(attention))
+    return found
+
+
+def _run(model: nn.Module, batch: object, wanted: frozenset[str] | None, tol: float, choice: _Choice) -> list[dict]:
+    """Rows of one batch: a row for each layer, sample and head."""
+    found: dict[int, list[dict]] = {}
+
+    def take(attention: Attention, place: int) -> None:
+        if choice.takes(attention.layer, place, None):
+            found[place] = _rows(attention, wanted, tol)
+
+    seen = _visit(model, batch, choice, take)
+    choice.check(seen)
+    return [row for place, rows in found.items() if choice.takes(seen[place], place, len(seen)) for row in rows]
+
+
+def _visit(model: nn.Module, batch: object, choice: _Choice, take: Callable[[Attention, int], None]) -> list[str]:
+    """Run the model and call ``take(attention, place)`` as each attention runs; returns the names of all."""
+    followed = Layers(model)
+    seen: list[str] = []
+
+    def refuse(layer: str, what: str) -> None:
+        if choice.named(layer):
+            raise ValueError(f"layer {layer}: {what}. To measure the other layers, choose them with layers=")
+
+    def found(attention: Attention) -> None:
+        seen.append(attention.layer)
+        take(attention, len(seen) - 1)
+
+    args, kwargs = ((), own(batch)) if isinstance(batch, Mapping) else (own(batch), {})
+    watch = Watch(followed, found, refuse, _leading(batch))
+    with untouched(model), followed.followed(refuse), watch:
+        model(*args, **kwargs)
+    watch.finish()
+    if not seen:
+        raise ValueError(f"model {type(model).__name__} ran, and no attention was seen in it")
+    return seen
+
+
+def _rows(attention: Attention, wanted: frozenset[str] | None, tol: float) -> list[dict]:
+    if wanted is None:
+        wanted = frozenset(RANKS if max(attention.mask.n, attention.mask.m) <= LONG else ("hardmax",))
+    try:
+        rows = measure(attention, wanted, tol)
+    except ValueError as error:
+        raise ValueError(f"layer {attention.layer}: {error}") from None
+    worst = float(np.max([row["deviation"] for row in rows], initial=0.0))
+    if math.isnan(worst):
+        raise ValueError(f"layer {attention.layer}: the model's own output, or its values, are NaN or infinite there")
+    limit = REFUSED_HALF if attention.output.dtype in (torch.float16, torch.bfloat16) else REFUSED
+    if not worst <= limit:
+        raise ValueError(
+            f"layer {attention.layer}: the model computed something else than softmax(q k^T) v, by {worst:.2g} of the "
+            "largest value. To measure the other layers, choose them with layers="
+        )
+    return [row | {"layer": attention.layer} for row in rows]
+
+
+def _frame(rows: list[dict], per_sample: bool) -> pd.DataFrame:
+    frame = pd.DataFrame(rows)
+    for column in ("hardmax_rank", "numerical_rank", "stable_rank", "effective_rank"):
+        if column not in frame:
+            frame[column] = np.nan
+    frame["order"] = frame["layer"].map({name: i for i, name in enumerate(dict.fromkeys(frame["layer"]))})
+    extra = [name for name in ("sink_mass", "rotary_dim") if name in frame and frame[name].notna().any()]
+    frame["kind"] = frame["kind"].map(KINDS.index)
+    if not per_sample:
+        how = dict.fromkeys((*COLUMNS[2:6], *COLUMNS[7:12], *extra), "mean")
+        how |= {"layer": "first", "deviation": "max", "kind": "max", "padded": "max", "biased": "max"}
+        frame = frame.groupby(["order", "head"], as_index=False).agg(how)
+    else:
+        frame = frame.groupby(["order", "head", "sample"], as_index=False).agg(
+            {column: "first" for column in frame.columns if column not in ("order", "head", "sample")}
+        )
+    frame["mask"] = [_label(*row) for row in zip(frame["kind"], frame["padded"], frame["biased"], strict=True)]
+    for column in ("n", "m", "head_dim", "kv_heads", "rotary_dim"):
+        if column in frame and (frame[column].notna() & (frame[column] % 1 == 0)).all():
+            frame[column] = frame[column].astype(np.int64)
+    columns = [*COLUMNS[:2], *(["sample"] if per_sample else []), *COLUMNS[2:], *extra]
+    return frame[columns].reset_index(drop=True)
+
+
+def _label(kind: int, padded: bool, biased: bool) -> str:
+    words = [KINDS[kind]] if kind or not (padded or biased) else []
+    return " + ".join(words + ["padding"] * bool(padded) + ["bias"] * bool(biased))
+
+
+def _batches(batch: object) -> list:
+    if isinstance(batch, (Tensor, Mapping, tuple)):
+        given = [batch]
+    elif isinstance(batch, np.ndarray):
+        raise ValueError("batch must hold torch tensors, got a numpy array: convert it with torch.from_numpy(batch)")
+    elif isinstance(batch, Iterable) and not isinstance(batch, (str, bytes)):
+        given = list(batch)
+    else:
+        raise ValueError(
+            f"batch must be a tensor, a tuple, a mapping or an iterable of these, got {type(batch).__name__}"
+        )
+    if not given:
+        raise ValueError("batch must not be empty")
+    return [
+        one if isinstance(one, Mapping) else tuple(one) if isinstance(one, (tuple, list)) else (one,) for one in given
+    ]
+
+
+def _leading(batch: object) -> int | None:
+    values = batch.values() if isinstance(batch, Mapping) else batch
+    return next((value.shape[0] for value in values if isinstance(value, Tensor) and value.ndim), None)
+
+
+def _wanted(ranks: object) -> frozenset[str] | None:
+    if ranks is None:
+        return None
+    names = [ranks] if isinstance(ranks, str) else list(ranks) if isinstance(ranks, Iterable) else [ranks]
+    if not names:
+        raise ValueError(f"ranks must name at least one of {', '.join(RANKS)}")
+    return frozenset(_check.choice("ranks", name, RANKS) for name in names)
+
+
+def _check_model(model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    if isinstance(model, nn.DataParallel):
+        raise ValueError("model is wrapped in DataParallel, whose threads the probe cannot see: pass model.module")
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise ValueError(
+                f"model has TorchScript in {name or 'itself'}, which the probe cannot see into: pass the original "
+                f"module"
+            )

@@ -1,0 +1,163 @@
+"""experiments.accuracy: arms, runs that are killed, stopped and continued, and a checkpoint recomputed from its file."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from attnrank import data, sweep, training
+from attnrank.data import SOURCES
+from attnrank.experiments import EXPERIMENTS
+from attnrank.experiments.accuracy import arms, runs, tables
+from attnrank.models import VisionTransformer
+from safetensors import safe_open
+from torch.utils.flop_counter import FlopCounterMode
+
+TINY = tables._TINY[0] | {"heads": 2, "qk_dim": 3, "value_dim": 2, "depth": 2}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+# The grid
+
+
+def parameters(setting):
+    return sum(value.numel() for value in runs.untrained({"dataset": "cifar10", "patch": 4, "seed": 0} | setting).parameters())
+
+
+def test_arms_change_what_they_say():
+    base = arms.BASES["photographs"] | {"intervention": "none"}
+    whole = parameters(base)
+    coupled = [arm | {"intervention": "none"} for arm in arms.coupled(base)]
+    assert all(arm["heads"] * arm["qk_dim"] == 64 == arm["heads"] * arm["value_dim"] for arm in coupled)
+    # equal but for nothing: d = h d_h leaves every matrix as large as it was
+    assert {parameters(arm) for arm in coupled} == {whole}
+    for arm in arms.same_parameters(base):
+        assert abs(parameters(arm) - whole) <= base["depth"] * (2 * 64 + 1) / 2
+    assert {frozenset(k for k in base if arm[k] != base[k]) for arm in arms.only_scores(base)} == {frozenset(), frozenset(["qk_dim"])}
+    assert {frozenset(k for k in base if arm[k] != base[k]) for arm in arms.only_values(base)} == {frozenset(), frozenset(["value_dim"])}
+    assert {arm["heads"] for arm in arms.fixed_heads(base)} == {4}
+
+
+@pytest.mark.parametrize("name", runs.INTERVENTIONS)
+def test_interventions_change_what_they_say(name):
+    setting = TINY | {"intervention": name, "qk_dim": 4}
+    config, plain = runs.configuration(setting), runs.configuration(setting | {"intervention": "none"})
+    changed = {field.name for field in dataclasses.fields(config) if getattr(config, field.name) != getattr(plain, field.name)}
+    expected = {"none": set(), "sharp": {"temperature"}, "learned_temperature": {"learn_temperature"}, "tied_qk_norm": {"tied", "qk_norm"},
+                "frozen_qk_norm": {"frozen", "qk_norm"}}  # fmt: skip
+    assert changed == expected.get(name, {name})
+    assert name != "sharp" or config.temperature == 0.5  # a quarter of sqrt(4)
+
+
+def test_series_are_whole_and_what_is_finished_is_published():
+    for name, series in tables.SERIES.items():
+        keys = [tuple(setting.items()) for setting in series]
+        assert len(keys) == len(set(keys)) and 0 <= tables.FINISHED[name] <= len(series)
+        assert len({setting["epochs"] for setting in series}) == 1  # identical budgets
+    assert EXPERIMENTS["accuracy"].paper == tables.finished()
+
+
+# One run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ATTNRANK_RUNS", str(folder))
+        row = runs.accuracy(**TINY)
+    return row, runs.run_file(TINY, folder), folder
+
+
+def test_a_checkpoint_is_recomputed_from_its_file(run):
+    """Accuracy, ranks, parameters and FLOPs from the weights in the file, in float64 and numpy, without the loop."""
+    row, path, _ = run
+    with safe_open(path, "pt") as file:
+        weights = {name.removeprefix("model."): file.get_tensor(name) for name in file.keys() if name.startswith("model.")}
+    model = VisionTransformer(
+        runs.configuration(TINY), image_size=8, patch_size=4, channels=1, classes=10, pool="sequence",
+        dtype=torch.float64, generator=torch.Generator().manual_seed(99),
+    )  # fmt: skip
+    model.load_state_dict(weights)
+    facts = SOURCES["digits"]
+    images, labels = data.images("digits", "test")
+    x = (images - facts.mean[0]) / facts.std[0]
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), \
+            torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        logits = model(x)
+    assert (logits.argmax(-1) == labels).double().mean().item() == pytest.approx(row["accuracy"], abs=1.5 / len(labels))
+    assert row["flops_per_image"] * len(x) == counter.get_total_flops()
+    assert row["training_flops"] == 3 * row["flops_per_image"] * SOURCES["digits"].rows("train") * TINY["epochs"]
+    assert row["parameters"] == sum(value.numel() for value in weights.values())
+    drawn = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:32]
+    ranks = []
+    for q, k in model.queries_keys(x[drawn]):
+        scores = (q @ k.mT).detach().numpy()
+        ranks.append(np.mean([[len(set(m.argmax(1))) for m in image] for image in scores]) / 4)
+    assert row["rank_after"] == pytest.approx(ranks[0], abs=0.01) and row["rank_after_all"] == pytest.approx(np.mean(ranks), abs=0.01)
+
+
+def test_curves_and_ranks_are_those_of_the_run(run, monkeypatch):
+    row, path, folder = run
+    monkeypatch.setenv("ATTNRANK_RUNS", str(folder))
+    runs._trained_run.cache_clear()
+    before = path.stat().st_mtime_ns
+    curve = [runs.accuracy_curves(**TINY, epoch=epoch) for epoch in (0, 1)]
+    assert curve[1]["test_accuracy"] == row["accuracy"] and curve[0]["train_loss"] is None
+    layers = [[runs.accuracy_ranks(**TINY, epoch=epoch, layer=layer) for layer in (1, 2)] for epoch in (0, 1)]
+    assert layers[0][0]["hardmax"] == row["rank_before"] and layers[1][0]["hardmax"] == row["rank_after"]
+    assert np.mean([layer["hardmax"] for layer in layers[1]]) == pytest.approx(row["rank_after_all"])
+    assert all(a["hardmax_least"] <= a["hardmax"] <= a["hardmax_most"] for epoch in layers for a in epoch)
+    assert path.stat().st_mtime_ns == before  # nothing was trained again
+    with pytest.raises(ValueError, match="epoch must be at most 1, got 2"):
+        runs.accuracy_curves(**TINY, epoch=2)
+    monkeypatch.setenv("ATTNRANK_RUNS", str(folder / "missing"))
+    with pytest.raises(ValueError, match="ATTNRANK_RUNS must name an existing folder"):
+        runs.runs_folder()
+
+
+def test_the_same_row_without_a_folder_and_from_a_folder_of_the_sweep(run, tmp_path, monkeypatch):
+    monkeypatch.delenv("ATTNRANK_RUNS", raising=False)
+    row, _, _ = run
+    for folder in (None, tmp_path):
+        again = runs.accuracy(**TINY, folder=folder)
+        assert again | {"seconds": 0} == row | {"seconds": 0}
+    assert [path.name for path in tmp_path.iterdir()] == [runs.run_file(TINY, tmp_path).name]
+
+
+def test_a_stopped_run_is_a_row_with_its_reason(monkeypatch):
+    monkeypatch.setattr(runs, "recipe", lambda setting: training.Recipe(1, batch=32, rate=1e30, clip=None))
+    row = runs.accuracy(**TINY)
+    assert row["stopped"].startswith("the loss is") and row["accuracy"] is None and row["rank_after"] is None
+    assert row["rank_before"] > 0 and row["parameters"] > 0 and len(row["stopped"]) < 1000
+    assert not any(isinstance(value, float) and not math.isfinite(value) for value in row.values())
+
+
+def test_a_published_run_is_trained_again():
+    """A run of a few seconds, compared as its table declares."""
+    experiment = EXPERIMENTS["accuracy"]
+    again = sweep.recompute("accuracy", experiment.function, rows=1, generator=torch.Generator().manual_seed(0),
+                            accept=lambda setting: setting["dataset"] == "digits", checkpoint=True)
+    assert len(again) == 1
+
+
+def test_the_command_trains_what_is_missing(tmp_path, monkeypatch, capsys):
+    from attnrank.experiments.accuracy import __main__ as command
+
+    monkeypatch.setitem(tables.SERIES, "digits", [TINY, TINY | {"seed": 1}])
+    monkeypatch.delenv("ATTNRANK_RUNS", raising=False)
+    assert command.main(["digits"]) == 1 and "ATTNRANK_RUNS" in capsys.readouterr().err
+    monkeypatch.setenv("ATTNRANK_RUNS", str(tmp_path))
+    assert command.main(["digits"]) == 0
+    assert "digits: 2 of 2 runs are finished" in capsys.readouterr().out
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.safetensors")}
+    assert command.main(["digits"]) == 0 and len(before) == 2
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.safetensors")} == before

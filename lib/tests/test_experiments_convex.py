@@ -1,0 +1,63 @@
+"""Experiments of the chapters convex_attention and token_sparsity: gradients, projections, patches, rivals' objective."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+
+from attnrank import convex
+from attnrank.experiments import token_sparsity
+from attnrank.experiments.convex_attention import rivals, training
+
+
+def draw(*shape, seed=0):
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape))
+
+
+def test_gradients_of_training_are_those_of_autograd():
+    x, y, beta = training.data("toy")
+    attention, value, output = torch.softmax(draw(2, 3, 6), -1), draw(2, 3, 4, seed=1), draw(2, 3, seed=2)
+    parts = [p.requires_grad_() for p in (attention.detach(), value, output)]
+    total = 0.0
+    for w1, w2, w3 in zip(*parts, strict=True):
+        u = torch.einsum("ikd,hk,hd,h->i", x, w1, w2, w3)
+        total = total + 0.5 * (u - y).square().sum() + 0.5 * beta * (w2.square().sum() + w3.square().sum())
+    total.backward()
+    found = training._gradients(x.flatten(1), y, beta, *(p.detach() for p in parts))
+    for p, gradient in zip(parts, found, strict=True):
+        assert torch.allclose(p.grad, gradient, rtol=1e-10, atol=1e-10)
+
+
+def test_projection_to_the_simplex():
+    for seed in range(20):
+        v = draw(5, seed=seed)
+        w = training.to_simplex(v)
+        assert (w >= 0).all() and w.sum().item() == pytest.approx(1.0)
+        best = minimize(
+            lambda p, v=v: ((p - v.numpy()) ** 2).sum(), np.full(5, 0.2), bounds=[(0, None)] * 5,
+            constraints={"type": "eq", "fun": lambda p: p.sum() - 1}, tol=1e-12,
+        )  # fmt: skip
+        np.testing.assert_allclose(w, best.x, atol=1e-5)
+
+
+def test_training_never_ends_below_the_optimum():
+    row = training.nonconvex_runs("toy", "projected", 3, 1.0, 3)
+    assert 0 <= row["gap"] <= row["certificate"] and row["least_excess"] >= -1e-9 and row["ratio"] >= 1
+
+
+def test_patches_are_cut_row_by_row():
+    images = torch.arange(2 * 3 * 4 * 4, dtype=torch.float64).view(2, 3, 4, 4)
+    cut = token_sparsity.patches(images, 2)
+    assert cut.shape == (2, 4, 12)
+    for k, (row, column) in enumerate(((0, 0), (0, 2), (2, 0), (2, 2))):
+        expected = images[:, :, row : row + 2, column : column + 2].flatten(1)
+        assert torch.equal(cut[:, k], expected)
+
+
+def test_rivals_solve_the_same_program():
+    x, y = rivals.program(30, 6, 3, 0)
+    beta = 0.1 * convex.beta_max(x, y)
+    best = convex.solve(x, y, beta)
+    for rival in ("celer", "CVXPY, CLARABEL"):
+        z, _ = rivals.prepare(rival, x, y, beta, "squared", "group")(1e-9)
+        assert abs(rivals.verified_gap(x, y, beta, z, best.dual)) < 1e-7, rival

@@ -1,0 +1,412 @@
+"""The probe on torch.nn and the book's own models, what it leaves untouched, what it refuses, and its arguments."""
+
+from __future__ import annotations
+
+import math
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from probe_reference import TOL, assert_frame, softmax
+from torch import nn
+from torch.nn import functional as F
+
+import attnrank
+from attnrank import probe, theory
+from attnrank.models import TransformerConfig, VisionTransformer
+
+COLUMNS = ["layer", "head", "n", "m", "head_dim", "kv_heads", "mask", "hardmax_rank", "numerical_rank", "stable_rank",
+           "effective_rank", "bound", "deviation"]  # fmt: skip
+
+
+def draw(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def encoder(**options):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, dtype=torch.float64)
+    model = nn.TransformerEncoder(layer, 2, **options)
+    for parameter in model.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    return model
+
+
+def self_attention(layer: nn.TransformerEncoderLayer, x: np.ndarray, hidden: np.ndarray | None):
+    """Attention matrices (S, H, n, n) and output of a post-norm layer of torch.nn, in plain numpy."""
+    p = {name: value.detach().numpy() for name, value in layer.named_parameters()}
+    heads, width = layer.self_attn.num_heads, x.shape[-1]
+    qkv = x @ p["self_attn.in_proj_weight"].T + p["self_attn.in_proj_bias"]
+    q, k, v = (part.reshape(*x.shape[:2], heads, -1).transpose(0, 2, 1, 3) for part in np.split(qkv, 3, -1))
+    scores = q @ k.transpose(0, 1, 3, 2) / math.sqrt(width // heads)
+    if hidden is not None:
+        scores = np.where(hidden, -np.inf, scores)
+    a = softmax(scores)
+    mixed = (a @ v).transpose(0, 2, 1, 3).reshape(x.shape)
+    norm = lambda y, i: F.layer_norm(  # noqa: E731
+        torch.from_numpy(y), (width,), *(torch.from_numpy(p[f"norm{i}.{w}"]) for w in ("weight", "bias"))
+    ).numpy()
+    y = norm(x + mixed @ p["self_attn.out_proj.weight"].T + p["self_attn.out_proj.bias"], 1)
+    inner = np.maximum(y @ p["linear1.weight"].T + p["linear1.bias"], 0)
+    return torch.from_numpy(a), norm(y + inner @ p["linear2.weight"].T + p["linear2.bias"], 2)
+
+
+@pytest.mark.parametrize("mask", ["none", "padding", "causal"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_torch_encoder_on_its_fast_path(mask, compiled):
+    model, x = encoder().eval(), draw(3, 10, 16)  # eval and no gradients: without the probe, the fast path
+    padded = torch.arange(10).expand(3, 10) >= torch.tensor([10, 7, 10])[:, None]
+    batch = {"src": x}
+    hidden = None
+    if mask == "padding":
+        batch |= {"src_key_padding_mask": padded}
+        hidden = padded[:, None, None].numpy()
+    if mask == "causal":
+        batch |= {"mask": nn.Transformer.generate_square_subsequent_mask(10, dtype=torch.float64), "is_causal": True}
+        hidden = np.triu(np.ones((10, 10), dtype=bool), 1)
+    with torch.no_grad():
+        before = model(**batch)
+        frame = probe(torch.compile(model, backend="eager") if compiled else model, batch, tol=TOL, per_sample=True)
+        assert torch.equal(model(**batch), before)
+    assert list(dict.fromkeys(frame["layer"])) == ["layers.0.self_attn", "layers.1.self_attn"]
+    y = x.numpy()
+    for i, layer in enumerate(model.layers):
+        a, y = self_attention(layer, y, hidden)
+        assert_frame(frame, f"layers.{i}.self_attn", a, ~padded if mask == "padding" else None)
+    assert set(frame["mask"]) <= {mask, "none"}
+
+
+@pytest.mark.parametrize("options", [{}, {"need_weights": False}, {"average_attn_weights": False}])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_multihead_attention_to_other_tokens(options, batch_first):
+    torch.manual_seed(0)
+    attend = nn.MultiheadAttention(12, 3, kdim=8, vdim=8, batch_first=batch_first, dtype=torch.float64)
+    x, y = draw(2, 5, 12), draw(2, 7, 8, seed=1)
+
+    class Cross(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cross = attend
+
+        def forward(self, x, y):
+            return self.cross(x, y, y, **options)
+
+    given = (x, y) if batch_first else (x.transpose(0, 1), y.transpose(0, 1))
+    frame = probe(Cross(), given, tol=TOL, per_sample=True)
+    with torch.no_grad():
+        a = attend(given[0], given[1], given[1], average_attn_weights=False)[1]
+    assert_frame(frame, "cross", a)
+    assert frame["bound"].tolist() == [theory.occupancy_bound(5, 7)] * 6
+
+
+def test_the_books_own_model():
+    config = TransformerConfig(width=24, heads=3, head_dim=5, depth=2, value_dim=4, temperature=0.5)
+    generator = torch.Generator().manual_seed(0)
+    model = VisionTransformer(config, image_size=12, patch_size=3, classes=3, generator=generator, dtype=torch.float64)
+    images = draw(2, 3, 12, 12)
+    frame = probe(model, images, tol=TOL, per_sample=True)
+    for i, (q, k) in enumerate(model.queries_keys(images)):
+        assert_frame(frame, f"encoder.blocks.{i}.attention", attnrank.attention(q, k, temperature=0.5))
+    assert set(frame["head_dim"]) == {5} and set(frame["n"]) == {17} and set(frame["mask"]) == {"none"}
+    assert frame["bound"].tolist() == [theory.head_dim_bound(17, 5)] * len(frame)
+
+
+class Written(nn.Module):
+    """Attention written out in the ways that models have; ``form`` gives weights and values to their product."""
+
+    def __init__(self, form, heads=2):
+        super().__init__()
+        self.form, self.num_heads = form, heads
+        self.project = nn.Linear(8, 24, bias=False, dtype=torch.float64)
+        nn.init.normal_(self.project.weight, generator=torch.Generator().manual_seed(3))
+
+    def forward(self, x):
+        q, k, v = (y.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for y in self.project(x).chunk(3, -1))
+        return self.form(q, k, v).sum((1, -1))
+
+
+def merged(q, k, v):
+    """All heads of all samples in one dimension, added to a bias as baddbmm has it."""
+    q, k, v = (x.flatten(0, 1) for x in (q, k, v))
+    scores = torch.baddbmm(torch.zeros(1, 1, 1, dtype=q.dtype), q, k.mT, alpha=0.5)
+    return torch.bmm(scores.softmax(-1), v).unflatten(0, (-1, 2))
+
+
+def long_einsum(q, k, v):
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    a = torch.einsum("bqhd,bkhd->bhqk", q * 0.5, k).softmax(-1)
+    return torch.einsum("bhqk,bkhd->bqhd", a, v).transpose(1, 2)
+
+
+FORMS = {
+    "matmul": lambda q, k, v: F.softmax(q @ k.mT / 2, dim=-1) @ v,
+    "scaled before": lambda q, k, v: torch.matmul(torch.softmax(torch.matmul(q * 0.5, k.transpose(-1, -2)), -1), v),
+    "shifted, masked, dropped out": lambda q, k, v: F.dropout(
+        (lambda s: nn.Softmax(-1)((s - s.amax(-1, keepdim=True)).masked_fill(torch.zeros_like(s).bool(),
+        -1e9)))(q @ k.mT * 0.5),
+        0.1, training=False) @ v,
+    "bmm": merged,
+    "einsum": long_einsum,
+    "einsum, keys first": lambda q, k, v: torch.einsum(
+        "bhjd,bhij->bhid", v, torch.einsum("bhjd,bhid->bhij", k, q * 0.5).softmax(-1)),
+    "sdpa": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.5),
+    "aten": lambda q, k, v: torch.ops.aten.scaled_dot_product_attention(q, k, v, scale=0.5),
+    "flex": lambda q, k, v: torch.nn.attention.flex_attention.flex_attention(q, k, v, scale=0.5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+def test_attention_written_out(form):
+    import torch.nn.attention.flex_attention
+
+    model, x = Written(FORMS[form]), draw(3, 6, 8)
+    frame = probe(model, x, tol=TOL, per_sample=True)
+    q, k, _ = (y.unflatten(-1, (2, -1)).transpose(1, 2).detach().numpy() for y in model.project(x).chunk(3, -1))
+    assert_frame(frame, "Written", torch.from_numpy(softmax(0.5 * q @ k.transpose(0, 1, 3, 2))))
+    assert set(frame["head_dim"]) == {4} and set(frame["mask"]) == {"none"}
+
+
+def test_grouped_keys_without_repetition():
+    model = Written(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k[:, ::2], v[:, ::2], is_causal=True, enable_gqa=True), 4
+    )
+    frame = probe(model, draw(2, 6, 8), tol=TOL, per_sample=True)
+    repeated = Written(lambda q, k, v: F.scaled_dot_product_attention(
+        q, k[:, ::2].repeat_interleave(2, 1), v[:, ::2].repeat_interleave(2, 1), is_causal=True), 4)  # fmt: skip
+    pd.testing.assert_frame_equal(frame, probe(repeated, draw(2, 6, 8), tol=TOL, per_sample=True), atol=1e-12)
+    assert set(frame["kv_heads"]) == {2} and set(frame["mask"]) == {"causal"}
+
+
+@torch.library.custom_op("attnrank_tests::flash_attn_fwd", mutates_args=())
+def kernel(q: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, q, q)
+
+
+class LinearAttention(nn.Module):
+    def forward(self, x):
+        return x.cumsum(1)
+
+
+class Mixed(nn.Module):
+    """A layer that the probe sees beside one that it does not."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen, self.unseen = Written(FORMS["sdpa"]), LinearAttention()
+
+    def forward(self, x):
+        return self.unseen(x[..., 0] + self.seen(x))
+
+
+REFUSED = {
+    "flex_attention with a score_mod": Written(lambda q, k, v: torch.nn.attention.flex_attention.flex_attention(
+        q, k, v, score_mod=lambda s, b, h, i, j: s + i - j)),
+    "attnrank_tests.flash_attn_fwd": Written(lambda q, k, v: kernel(q)),
+    "softmax written by hand": Written(lambda q, k, v: (lambda e: (e / e.sum(-1, keepdim=True)) @ v)((q @ k.mT).exp())),
+    "linear attention": Written(lambda q, k, v: (q @ k.mT).relu() @ v),
+    "additive attention": Written(lambda q, k, v: (q[:, :, :, None] + k[:, :, None]).tanh().sum(-1).softmax(-1) @ v),
+    "form that the probe does not know": Written(lambda q, k, v: torch.einsum(
+        "bhij,hg->bgij", (q @ k.mT).softmax(-1), torch.eye(2, dtype=q.dtype)) @ v),
+    "not multiplied with values as it is": Written(lambda q, k, v: (
+        (q @ k.mT).softmax(-1).permute(0, 2, 3, 1).matmul(torch.eye(2, dtype=q.dtype)).permute(0, 3, 1, 2) @ v)),
+    "something else than softmax": Written(lambda q, k, v: F.dropout((q @ k.mT).softmax(-1), 0.5) @ v),
+    "something else than softmax(q": Written(lambda q, k, v: (q @ k.mT).softmax(-1).transpose(-2, -1) @ v),
+    "no softmax over the keys": Written(lambda q, k, v: (q @ k.mT).softmax(-2) @ v),
+    "NaN or infinite": Written(lambda q, k, v: F.scaled_dot_product_attention(q, k, v / 0)),
+    "q must be finite": Written(lambda q, k, v: F.scaled_dot_product_attention(q * torch.nan, k, v)),
+    "layer unseen: LinearAttention ran": Mixed(),
+    "no attention was seen": nn.Linear(8, 8, dtype=torch.float64),
+    "nested tensors": Written(lambda q, k, v: F.scaled_dot_product_attention(
+        *(torch.nested.nested_tensor(list(x)) for x in (q, k, v))).to_padded_tensor(0.0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_what_cannot_be_seen_is_refused_by_name(what):
+    import torch.nn.attention.flex_attention  # noqa: F401
+
+    with pytest.raises(ValueError) as error:
+        probe(REFUSED[what], draw(2, 6, 8))
+    assert what in str(error.value)
+
+
+def test_layers_leaves_out_what_cannot_be_seen():
+    frame = probe(Mixed(), draw(2, 6, 8), layers="seen")
+    assert set(frame["layer"]) == {"seen"} and len(frame) == 2
+
+
+def test_modules_that_run_in_other_threads_or_without_python_are_refused():
+    with pytest.raises(ValueError, match=r"pass model\.module"):
+        probe(nn.DataParallel(encoder()), draw(1, 4, 16))
+    with pytest.raises(ValueError, match="TorchScript in itself"):
+        probe(torch.jit.trace(encoder().eval(), draw(1, 4, 16), check_trace=False), draw(1, 4, 16))
+
+
+class Restless(nn.Module):
+    """Changes a buffer and draws random numbers in every forward pass, and attends differently in training mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.attend = Written(FORMS["sdpa"])
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        noise = torch.rand(()) + random.random() + np.random.rand()
+        return self.attend(F.dropout(x, 0.5, self.training)) + noise
+
+
+def test_the_model_is_left_as_it_was_found():
+    model, x = Restless(), draw(2, 6, 8)
+    model.train()
+    model.attend.eval()
+    hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    random_states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    probe(model, x)
+    assert model.training and not model.attend.training and not model.attend.project.training
+    assert [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()] == hooks
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random_states[0]) and random.getstate() == random_states[1]
+    assert np.random.get_state()[1].tolist() == random_states[2]
+    assert all(p.grad is None for p in model.parameters())
+    assert torch.is_grad_enabled()
+
+
+def test_the_model_is_left_as_it_was_found_after_a_refusal():
+    model = Mixed().train()
+    with pytest.raises(ValueError, match="LinearAttention"):
+        probe(model, draw(2, 6, 8))
+    assert model.training and torch.is_grad_enabled()
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_means_are_those_of_the_samples():
+    model, x = encoder(), draw(4, 10, 16)
+    samples = probe(model, x, per_sample=True)
+    assert list(samples.columns) == [*COLUMNS[:2], "sample", *COLUMNS[2:]]
+    mean = probe(model, x)
+    assert list(mean.columns) == COLUMNS and len(mean) == 8 and list(mean["head"]) == [0, 1, 2, 3] * 2
+    for name in ("hardmax_rank", "numerical_rank", "stable_rank", "effective_rank"):
+        expected = samples.groupby(["layer", "head"], sort=False)[name].mean().to_numpy()
+        np.testing.assert_allclose(mean[name], expected, rtol=1e-12)
+    split = probe(model, [x[:1], x[1:]])
+    pd.testing.assert_frame_equal(split, mean)
+    assert probe(model, [x[:1], x[1:]], per_sample=True)["sample"].max() == 3
+
+
+def test_samples_of_different_lengths_are_averaged():
+    model, x = encoder(), draw(2, 10, 16)
+    padded = torch.arange(10).expand(2, 10) >= torch.tensor([10, 6])[:, None]
+    frame = probe(model, {"src": x, "src_key_padding_mask": padded})
+    assert set(frame["n"]) == {8} and set(frame["mask"]) == {"padding"}
+    expected = (theory.head_dim_bound(10, 4) + theory.head_dim_bound(6, 4)) / 2
+    assert frame["bound"].to_numpy() == pytest.approx(expected)
+
+
+def test_a_layer_that_runs_twice_is_numbered():
+    layer = Written(FORMS["sdpa"])
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x):
+            return self.layer(x) + self.layer(2 * x)
+
+    assert list(dict.fromkeys(probe(Twice(), draw(2, 6, 8))["layer"])) == ["layer", "layer#2"]
+
+
+def test_choosing_layers():
+    model, x = encoder(), draw(1, 6, 16)
+    both = probe(model, x)
+    second = both[both["layer"] == "layers.1.self_attn"].reset_index(drop=True)
+    for layers in ("layers.1.self_attn", ["layers.1.*"], 1, [-1], (1, "layers.1*")):
+        pd.testing.assert_frame_equal(probe(model, x, layers=layers), second)
+    pd.testing.assert_frame_equal(probe(model, x, layers=[0, -1]), both)
+
+
+def test_choosing_ranks():
+    model, x = encoder(), draw(2, 6, 16)
+    every = probe(model, x, tol=0.1)
+    for name in attnrank.probe.__globals__["RANKS"]:
+        frame = probe(model, x, tol=0.1, ranks=name)
+        columns = [c for c in COLUMNS[7:11] if frame[c].notna().any()]
+        assert columns == [f"{name}_rank"]
+        np.testing.assert_array_equal(frame[columns], every[columns])
+
+
+def test_spectra_of_long_sequences_only_when_asked_for(monkeypatch):
+    monkeypatch.setitem(attnrank.probe.__globals__, "LONG", 8)
+    model, x = encoder(), draw(1, 9, 16)
+    with pytest.warns(UserWarning, match="more than 8 tokens"):
+        frame = probe(model, x)
+    assert frame["hardmax_rank"].notna().all() and frame["stable_rank"].isna().all()
+    assert probe(model, x, ranks=["stable"])["stable_rank"].notna().all()
+
+
+BAD = {
+    "model must be": lambda: probe(lambda x: x, draw(1, 4, 16)),
+    "batch must be a tensor": lambda: probe(encoder(), 3),
+    "convert it with torch.from_numpy": lambda: probe(encoder(), np.zeros((1, 4, 16))),
+    "batch must not be empty": lambda: probe(encoder(), []),
+    "tol must be at least 0": lambda: probe(encoder(), draw(1, 4, 16), tol=-1.0),
+    "ranks must be one of": lambda: probe(encoder(), draw(1, 4, 16), ranks=["soft"]),
+    "ranks must name": lambda: probe(encoder(), draw(1, 4, 16), ranks=[]),
+    "layers has no match for 'layers.7'": lambda: probe(encoder(), draw(1, 4, 16), layers=["layers.7"]),
+    "layers has no match for 2": lambda: probe(encoder(), draw(1, 4, 16), layers=2),
+    "layers must be names": lambda: probe(encoder(), draw(1, 4, 16), layers=[1.5]),
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_bad_arguments(message):
+    with pytest.raises(ValueError) as error:
+        BAD[message]()
+    assert message in str(error.value)
+
+
+def test_the_function_and_the_command_have_one_name():
+    import attnrank.probe as p
+    from attnrank.probe import RANKS
+
+    assert probe is attnrank.probe is p and callable(probe) and "hardmax" in RANKS
+    help_text = subprocess.run(
+        [sys.executable, "-m", "attnrank.probe", "--help"], check=True, capture_output=True, text=True
+    )
+    assert "--images FOLDER" in help_text.stdout and not help_text.stderr
+
+
+def test_memory_is_linear_in_the_number_of_tokens():
+    from attnrank.benchmarks import extra_memory
+
+    code = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+from attnrank import probe
+class One(nn.Module):
+    def forward(self, x):
+        return F.scaled_dot_product_attention(x, x.flip(-1), x)
+n = 6000
+x = torch.randn(1, 1, n, 4, generator=torch.Generator().manual_seed(0))
+probe(One(), x[:, :, :500], ranks="hardmax")
+def work():
+    probe(One(), x, ranks="hardmax")
+"""
+    extra = extra_memory(code)
+    assert math.isnan(extra) or extra < 6000**2  # a byte an entry: less than a mask of 6,000 x 6,000
+
+
+def test_the_cost_of_a_rank_is_measured_in_forward_passes():
+    from attnrank.benchmarks import probing
+
+    costs = probing.costs(16, ("hardmax", "stable"), rounds=1)
+    assert set(costs) == {"hardmax", "stable"} and all(cost > 0 for cost in costs.values())

@@ -1,0 +1,100 @@
+"""python -m attnrank.probe: a folder with a model, a text or images, a table and a picture."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+import torch
+
+from attnrank import probe
+from attnrank.probe.__main__ import main
+
+tf = pytest.importorskip("transformers")
+tokenizers = pytest.importorskip("tokenizers")
+
+
+@pytest.fixture(scope="module")
+def text_model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bert")
+    config = tf.BertConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, vocab_size=30
+    )
+    torch.manual_seed(0)
+    tf.BertModel(config).save_pretrained(folder)
+    words = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", *"abcdefghijklmnop"]
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="[UNK]")
+    )
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    fast = tf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]", model_max_length=64)
+    fast.save_pretrained(folder)
+    return folder
+
+
+def test_a_text(text_model, tmp_path, capsys):
+    text = tmp_path / "text.txt"
+    text.write_text(" ".join("abcdefghijklmnop" * 3), encoding="utf-8")
+    out = tmp_path / "deep" / "bert"
+    assert main([str(text_model), "--text", str(text), "--length", "20", "--out", str(out), "--tol", "0.1"]) == 0
+    table = pd.read_csv(f"{out}.csv")
+    assert (tmp_path / "deep" / "bert.png").stat().st_size > 1000
+    model = tf.BertModel.from_pretrained(text_model)
+    ids = torch.tensor([[4 + i % 16 for i in range(start, start + 20)] for start in (0, 20)])
+    expected = probe(model, [{"input_ids": part[None]} for part in ids], tol=0.1)
+    pd.testing.assert_frame_equal(table, expected, check_dtype=False, rtol=1e-4)
+    printed = capsys.readouterr().out
+    assert "encoder.layer.1.attention.self" in printed and "bert.csv has a row for each head" in printed
+
+
+def test_random_weights_of_the_same_architecture(text_model, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text(" ".join("abcdefghijklmnop"), encoding="utf-8")
+    tables = []
+    for seed in ("1", "1", "2"):
+        out = tmp_path / f"random{len(tables)}"
+        assert main([str(text_model), "--text", str(text), "--random", seed, "--out", str(out)]) == 0
+        tables.append(pd.read_csv(f"{out}.csv"))
+    assert tables[0].equals(tables[1]) and not tables[0].equals(tables[2])
+
+
+def test_images(tmp_path, capsys):
+    image = pytest.importorskip("PIL.Image")
+    config = tf.ViTConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+    image_size=12,
+                          patch_size=4)  # fmt: skip
+    folder = tmp_path / "vit"
+    tf.ViTModel(config).save_pretrained(folder)
+    settings = {"image_processor_type": "ViTImageProcessor", "size": {"height": 12, "width": 12}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    for i in range(3):
+        image.effect_noise((30, 20), 50 * i + 20).save(pictures / f"{i}.png")
+    out = tmp_path / "vit-ranks"
+    assert (
+        main([str(folder), "--images", str(pictures), "--out", str(out), "--samples", "2", "--ranks", "hardmax"]) == 0
+    )
+    table = pd.read_csv(f"{out}.csv")
+    assert set(table["n"]) == {10} and set(table["mask"]) == {"none"} and table["stable_rank"].isna().all()
+
+
+def test_pickled_weights_are_refused(text_model, tmp_path, capsys):
+    folder = tmp_path / "pickled"
+    folder.mkdir()
+    (folder / "config.json").write_text((text_model / "config.json").read_text())
+    torch.save(tf.BertModel.from_pretrained(text_model).state_dict(), folder / "pytorch_model.bin")
+    text = tmp_path / "text.txt"
+    text.write_text("a b c", encoding="utf-8")
+    assert main([str(folder), "--text", str(text)]) == 1
+    assert "safetensors" in capsys.readouterr().err
+
+
+def test_errors_are_said_in_a_line(text_model, tmp_path, capsys):
+    assert main([str(tmp_path / "nothing"), "--text", str(tmp_path / "no.txt")]) == 1
+    assert capsys.readouterr().err.startswith("error: ")
+    assert main([str(text_model), "--images", str(tmp_path)]) == 1
+    assert "holds no image" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([str(text_model)])

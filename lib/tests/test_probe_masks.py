@@ -1,0 +1,175 @@
+"""Ranks under masks against brute force in exact arithmetic, what kind of mask is read off, and what counts as
+padding."""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attnrank import theory
+from attnrank.probe import _counts, _masks
+from attnrank.probe._bounds import bounds
+from attnrank.probe._counts import masked_ranks
+from attnrank.probe._masks import Mask, Structure, structure
+
+CPU = torch.device("cpu")
+
+
+def exact_rank(q, k, visible):
+    """Distinct best visible keys by rational numbers, the first of equals."""
+    chosen = set()
+    for i, row in enumerate(q.tolist()):
+        scores = {
+            j: sum(Fraction(a) * Fraction(b) for a, b in zip(row, k[j].tolist(), strict=True))
+            for j in range(len(k))
+            if visible[i, j]
+        }
+        chosen.add(max(scores, key=scores.get))
+    return len(chosen)
+
+
+def draw_mask(generator, n, m):
+    visible = torch.rand(n, m, generator=generator) < 0.4
+    visible[torch.arange(n), torch.randint(m, (n,), generator=generator)] = True
+    return visible
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 7), st.integers(1, 7), st.integers(1, 4),
+       st.sampled_from(["normal", "whole", "close", "equal"]), st.sampled_from([torch.float64, torch.float32,
+       torch.bfloat16]))  # fmt: skip
+def test_masked_ranks_equal_exact_arithmetic(seed, n, m, d, kind, dtype):
+    generator = torch.Generator().manual_seed(seed)
+    q, k = torch.randn(2, 2, max(n, m), d, generator=generator, dtype=torch.float64)
+    q, k = q[:, :n], k[:, :m]
+    if kind == "whole":
+        q, k = q.round(), k.round()  # ties, and queries that are zero
+    if kind == "close":
+        k = k[:, :1] + 1e-16 * k  # scores that differ by less than float64 products can tell
+    if kind == "equal":
+        k = k[:, :1].expand_as(k)
+    q, k = q.to(dtype), k.to(dtype)
+    visible = draw_mask(generator, n, m)
+    expected = [exact_rank(*pair, visible) for pair in zip(q, k, strict=True)]
+    assert masked_ranks(q, k, visible).tolist() == expected
+
+
+def test_exact_comparison_is_what_decides_close_scores(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(2, 1, 40, 3, generator=generator, dtype=torch.float64)
+    k = k[:, :1] * (1 + 1e-17) + 4e-16 * k
+    visible = torch.ones(40, 40, dtype=torch.bool).tril()
+    rounded = len(set((q @ k.mT).masked_fill(~visible, -torch.inf).argmax(-1)[0].tolist()))
+    assert masked_ranks(q, k, visible).item() == exact_rank(q[0], k[0], visible) != rounded
+
+
+def test_blocks_of_rows_do_not_change_the_count(monkeypatch):
+    generator = torch.Generator().manual_seed(1)
+    q, k = torch.randn(2, 3, 50, 4, generator=generator, dtype=torch.float64)
+    visible = draw_mask(generator, 50, 50)
+    whole = masked_ranks(q, k, visible)
+    monkeypatch.setattr(_counts, "BLOCK", 120)
+    assert torch.equal(masked_ranks(q, k, visible), whole)
+
+
+def window(n, m, before, after):
+    place = torch.arange(n)[:, None] + m - n
+    return (torch.arange(m) >= place - before) & (torch.arange(m) <= place + after)
+
+
+def read(visible, crosses=False):
+    return structure(Mask.of(visible, *visible.shape[-2:]), 0, 0, crosses=crosses, device=CPU)
+
+
+MASKS = {
+    "none": torch.ones(6, 6, dtype=torch.bool),
+    "causal": window(6, 6, 9, 0),
+    "causal, cached": window(3, 8, 9, 0),
+    "window": window(8, 8, 2, 0),
+    "window, cached": window(3, 8, 2, 0),
+    "window, both sides": window(8, 8, 2, 2),
+    "other: documents": torch.block_diag(*[torch.ones(s, s) for s in (3, 2, 3)]).bool().tril(),
+    "other: prefix": window(6, 6, 9, 0) | (torch.arange(6) < 3),
+    "other: gaps": torch.eye(6, dtype=torch.bool) | (torch.arange(6) == 0),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("added", ["boolean", "-inf", "-10000", "least float16"])
+def test_the_kind_of_a_mask_is_read_off(name, added, monkeypatch):
+    monkeypatch.setattr(_masks, "BLOCK", 17)  # two rows at a time
+    visible = MASKS[name]
+    hidden = {"-inf": -torch.inf, "-10000": -1e4, "least float16": torch.finfo(torch.float16).min}
+    given = visible if added == "boolean" else torch.where(visible, 0.0, hidden[added])
+    found = read(given)
+    assert found.kind == name.partition(",")[0].partition(":")[0] and not found.padded
+    assert (found.n, found.m) == (len(visible), int(visible.any(0).sum()))  # a window may be out of reach of old keys
+
+
+def hide(visible, padded, *, unseen):
+    """Padded keys hidden; padded queries see nothing, everything, or what the others see."""
+    visible = visible & ~padded
+    if unseen != "as others":
+        visible = visible.clone()
+        visible[padded] = unseen == "everything"
+    return visible
+
+
+@pytest.mark.parametrize("kind", ["none", "causal", "window"])
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("unseen", ["nothing", "everything", "as others"])
+def test_padding_leaves_queries_and_keys(kind, side, unseen):
+    if side == "right" and unseen == "everything":
+        return  # a padded key would be seen
+    padded = torch.arange(9) < 3 if side == "left" else torch.arange(9) >= 6
+    full = {"none": torch.ones(9, 9, dtype=torch.bool), "causal": window(9, 9, 9, 0), "window": window(9, 9, 2, 0)}[
+        kind
+    ]
+    found = read(hide(full, padded, unseen=unseen))
+    assert found.kind == kind and found.padded and (found.n, found.m) == (6, 6)
+    assert torch.equal(found.queries, ~padded) and torch.equal(found.keys, ~padded)
+
+
+def test_padding_of_other_tokens_leaves_the_queries():
+    padded = torch.arange(9) >= 6
+    full = torch.ones(9, 9, dtype=torch.bool)
+    found = read(hide(full, padded, unseen="as others"), crosses=True)
+    assert (found.n, found.m, found.kind) == (9, 6, "none")
+
+
+@pytest.mark.parametrize("name", [name for name in MASKS if not name.startswith("none")])
+def test_the_limit_of_uniform_picks_is_their_expected_rank(name):
+    visible = MASKS[name]
+    choices = [row.nonzero().flatten().tolist() for row in visible]
+    if np.prod([len(c) for c in choices], dtype=float) > 2e5:
+        choices, visible = choices[:5], visible[:5]
+    expected = np.mean([len(set(picks)) for picks in itertools.product(*choices)])
+    found = structure(Mask(*visible.shape, visible=visible[None, None]), 0, 0, crosses=True, device=CPU)
+    uniform = found.uniform
+    if uniform is None:  # causal, n = m: in closed form elsewhere
+        uniform = theory.causal_limit(len(visible))
+    seen_by_none = int((~visible.any(0)).sum())
+    assert found.m == visible.shape[1] - seen_by_none
+    assert uniform == pytest.approx(expected, rel=1e-12)
+
+
+def test_bounds_fit_the_mask():
+    plain = Structure(None, None, 12, 12, "none", None)
+    assert bounds([plain], 8) == [theory.head_dim_bound(12, 8)]
+    assert bounds([plain], None) == [theory.occupancy_bound(12)]
+    assert bounds([Structure(None, None, 12, 5, "none", None)], 8) == [theory.occupancy_bound(12, 5)]
+    assert bounds([Structure(None, None, 12, 12, "causal", None)], 8) == [theory.causal_head_dim_bound(12, 8)]
+    assert bounds([Structure(None, None, 12, 12, "window", 7.5)], 8) == [7.5]
+
+
+@pytest.mark.parametrize("lengths", [range(20, 98, 7), range(32, 1024, 91)])
+def test_interpolated_causal_bounds_are_good_to_a_thousandth(lengths):
+    found = bounds([Structure(None, None, n, n, "causal", None) for n in lengths], 1)  # d_h = 1: in closed form
+    for n, bound in zip(lengths, found, strict=True):
+        assert bound / n == pytest.approx(theory.causal_head_dim_bound(n, 1) / n, abs=1e-3)

@@ -1,0 +1,66 @@
+"""The recommended head dimension on heads whose rank is known in theory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import attnrank
+from attnrank import theory
+
+N = 64
+CANDIDATES = (2, 4, 8, 16, 32, 64)
+
+
+class Heads(nn.Module):
+    """Four heads with standard Gaussian query and key weights on orthonormal tokens."""
+
+    def __init__(self, head_dim, generator):
+        super().__init__()
+        self.w_q, self.w_k = torch.randn(2, 4, N, head_dim, generator=generator, dtype=torch.float64)
+
+    def forward(self, x):
+        q, k = (x[:, None] @ w for w in (self.w_q, self.w_k))
+        return F.scaled_dot_product_attention(q, k, k)
+
+
+def tokens():
+    return torch.eye(N, dtype=torch.float64)[None]
+
+
+@pytest.mark.parametrize("gap", [0.05, 0.2])
+def test_the_recommendation_is_that_of_the_theory(gap):
+    found = attnrank.recommend_head_dim(Heads, tokens(), CANDIDATES, gap=gap, seeds=12)
+    bound = [theory.head_dim_bound(N, d) / N for d in CANDIDATES]
+    expected = next(d for d, b in zip(CANDIDATES, bound, strict=True) if bound[-1] - b <= gap)
+    assert found.head_dim == expected and found.low <= found.head_dim <= found.high
+    assert found.shares["head_dim"].tolist() == list(CANDIDATES)
+    for row, b in zip(found.shares.itertuples(), bound, strict=True):
+        assert row.share <= b + 6 * row.standard_error  # a bound on the mean; loose only at small head dimension
+        assert row.head_dim < 8 or row.share > b - 0.02 - 6 * row.standard_error
+
+
+def test_few_seeds_are_less_sure():
+    few = attnrank.recommend_head_dim(Heads, tokens(), CANDIDATES, gap=0.03, seeds=2)
+    many = attnrank.recommend_head_dim(Heads, tokens(), CANDIDATES, gap=0.03, seeds=24)
+    assert CANDIDATES.index(many.high) - CANDIDATES.index(many.low) <= 1
+    assert few.shares["standard_error"].mean() > many.shares["standard_error"].mean()
+
+
+def test_it_repeats():
+    one, two = (attnrank.recommend_head_dim(Heads, tokens(), (4, 16), seeds=2) for _ in range(2))
+    assert one.shares.equals(two.shares) and (one.low, one.high) == (two.low, two.high)
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"head_dims": [8]}, "at least two candidates"),
+    ({"head_dims": [0, 8]}, "head_dims must be at least 1"),
+    ({"gap": 0.0}, "gap must be greater than 0"),
+    ({"seeds": 1}, "seeds must be at least 2"),
+])  # fmt: skip
+def test_bad_arguments(change, message):
+    arguments = {"head_dims": CANDIDATES, "gap": 0.05, "seeds": 2} | change
+    with pytest.raises(ValueError, match=message):
+        attnrank.recommend_head_dim(Heads, tokens(), arguments.pop("head_dims"), **arguments)

@@ -1,0 +1,29 @@
+"""A join says which rows which table lacks."""
+
+import pandas as pd
+import pytest
+
+from attnrank.report import join
+
+LEFT = pd.DataFrame({"n": [64, 16, 96], "d_h": [8, 8, 8], "rank": [3.0, 2.0, 4.0]})
+RIGHT = pd.DataFrame({"n": [16, 64], "d_h": [8, 8], "bound": [5.0, 6.0]})
+
+
+def test_rows_come_in_the_order_of_the_left_table():
+    joined = join(LEFT[:2], RIGHT, ["n", "d_h"])
+    assert joined.to_dict("list") == {"n": [64, 16], "d_h": [8, 8], "rank": [3.0, 2.0], "bound": [6.0, 5.0]}
+
+
+def test_a_missing_row_is_named_with_its_table():
+    with pytest.raises(
+        ValueError, match=r"head_dimension_bounds lacks 1 of the rows of head_dimension: n = 96, d_h = 8; add"
+    ):
+        join(LEFT, RIGHT, ["n", "d_h"], names=("head_dimension", "head_dimension_bounds"))
+    assert join(LEFT, RIGHT, ["n", "d_h"], missing="drop").n.tolist() == [64, 16]
+
+
+def test_bad_joins():
+    with pytest.raises(ValueError, match="right has several rows for the same n"):
+        join(LEFT, pd.concat([RIGHT, RIGHT]), ["n"])
+    with pytest.raises(ValueError, match="missing must be 'refuse' or 'drop', got 'keep'"):
+        join(LEFT, RIGHT, ["n"], missing="keep")

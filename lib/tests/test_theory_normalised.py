@@ -1,0 +1,67 @@
+"""Normalised keys: the second moment of a cell and the bound from below, against geometry, closed forms and
+simulation."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate, special, stats
+
+from attnrank import theory
+
+FALSE_ALARM = 1e-6
+
+
+@pytest.mark.parametrize("n", [3, 10, 1000])
+def test_on_the_circle_the_cell_is_half_the_sum_of_two_gaps(n):
+    moment = integrate.quad(lambda s: (s / 2) ** 2 * stats.beta.pdf(s, 2, n - 2), 0, 1)[0]
+    assert theory.normalised_second_moment(n, 2) == pytest.approx(n**2 * moment, rel=1e-9)
+    exact = 1 - special.hyp2f1(-n, 2, n, 0.5)
+    assert theory.normalised_lower_bound(n, 2) / n <= exact
+
+
+@pytest.mark.parametrize(("n", "d_h"), [(8, 3), (24, 3), (24, 6), (60, 16)])
+def test_the_moment_is_the_chance_that_two_queries_meet(n, d_h):
+    rng = np.random.default_rng(7)
+    heads, queries, chances = 2000, 100, []
+    for _ in range(heads):
+        keys = rng.standard_normal((n, d_h))
+        keys /= np.linalg.norm(keys, axis=1, keepdims=True)
+        counts = np.bincount((rng.standard_normal((queries, d_h)) @ keys.T).argmax(1), minlength=n)
+        chances.append(n * (counts * (counts - 1)).sum() / (queries * (queries - 1)))
+    margin = stats.norm.isf(FALSE_ALARM / 8) * stats.sem(chances)
+    above = n * 2.0 ** (1 - n)  # what caps beyond a half-sphere are replaced by
+    assert -margin <= theory.normalised_second_moment(n, d_h) - np.mean(chances) <= margin + above + 1e-4
+    assert margin < 0.3 * abs(np.mean(chances) - 1.5 * n / (n + 1))  # control: another head dimension
+
+
+@pytest.mark.parametrize("d_h", [3, 4, 5])
+def test_long_sequences_have_poisson_voronoi_cells(d_h):
+    limit = 1 + theory.poisson_voronoi_variance(d_h - 1)
+    assert theory.normalised_second_moment(10**12, d_h) == pytest.approx(limit, rel=1e-4)
+
+
+@given(n=st.integers(2, 10**6), d_h=st.integers(2, 500))
+@settings(deadline=None, max_examples=15)
+def test_bounds_are_ordered(n, d_h):
+    second = theory.normalised_second_moment(n, d_h)
+    assert 1 <= second <= 1.5 + n * 2.0 ** (1 - n)
+    assert theory.normalised_lower_bound(n, d_h) <= theory.occupancy_bound(n) * (1 + 1e-12)
+    assert theory.normalised_second_moment(n, d_h + 1) <= second * (1 + 2e-4)
+
+
+def test_wide_keys_have_equal_cells():
+    assert theory.normalised_second_moment(100, 4096) == pytest.approx(1, abs=5e-4)
+    assert theory.normalised_lower_bound(100, 4096) == pytest.approx(theory.occupancy_bound(100), rel=2e-4)
+    assert math.isfinite(theory.normalised_lower_bound(10**12, 64))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"), [((1, 3), "n"), ((10, 1), "d_h"), ((10.5, 3), "n"), ((10, math.nan), "d_h")]
+)
+def test_bad_arguments_are_refused_by_name(arguments, name):
+    for function in (theory.normalised_second_moment, theory.normalised_lower_bound):
+        with pytest.raises(ValueError, match=f"^{name} "):
+            function(*arguments)

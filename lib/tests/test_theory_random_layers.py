@@ -1,0 +1,71 @@
+"""The cosine recursion of random layers: its integral, its limits, and the encoders that it describes."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import integrate, special, stats
+
+from attnrank import theory
+from attnrank.experiments.depth import causes
+from attnrank.theory.random_layers import gelu_product
+
+
+def test_gelu_product_closed_forms_and_adaptive_quadrature():
+    assert gelu_product(0.0, 1.0) == pytest.approx(1 / (4 * math.pi), rel=1e-10)
+    assert gelu_product(1.0, 1.0) == pytest.approx(1 / 3 + 1 / (2 * math.pi * math.sqrt(3)), rel=1e-10)
+    assert gelu_product(-1.0, 1.0) < gelu_product(0.0, 1.0)
+
+    def density(y, x, c, s):
+        u, v = s * x, s * (c * x + math.sqrt(1 - c * c) * y)
+        return stats.norm.pdf(x) * stats.norm.pdf(y) * u * special.ndtr(u) * v * special.ndtr(v)
+
+    for c, variance in ((0.3, 1.0), (0.8, 0.04)):
+        exact = integrate.dblquad(density, -8, 8, -8, 8, args=(c, math.sqrt(variance)), epsabs=1e-10)[0]
+        assert gelu_product(c, variance) == pytest.approx(exact, rel=1e-7)
+
+
+def test_the_first_layers_by_hand():
+    mlp = theory.random_layer_cosines(100, 2, attention=False)
+    product = 1 / 3 + 1 / (2 * math.pi * math.sqrt(3))
+    assert mlp == pytest.approx([0.0, (1 / (4 * math.pi)) / (1 + product)])
+    uniform = theory.random_layer_cosines(
+        100, 2, score_variance=0.0, mlp=False
+    )  # every row takes the mean of all values
+    assert uniform[1] == pytest.approx(0.01 / 1.01)
+    assert theory.random_layer_cosines(100, 3, attention=False, mlp=False) == pytest.approx([0.0, 0.0, 0.0])
+    large = theory.random_layer_cosines(100, 8, weight_variance=0.02**2, scale=1000.0)
+    assert large.max() < 1e-6 and np.all(np.diff(large) >= 0)
+
+
+@pytest.mark.parametrize(("part", "init"), [("both", "lecun"), ("mlp", "lecun"), ("attention", "lecun")])
+def test_random_encoders_follow_the_recursion(part, init):
+    n, d, samples = 60, 256, 8
+    result = causes.depth_causes(part, "gelu", init, 1.0, n, d, 2, 64, samples, 3)
+    seen = np.array([result[f"cosine_{layer}"] for layer in (1, 2, 3, 4)])
+    expected = theory.random_layer_cosines(n, 4, width=d, attention=part != "mlp", mlp=part != "attention")
+    assert np.abs(seen - expected).max() < 0.02  # a heuristic: terms of order 1/sqrt(d) are left out
+
+
+def test_parts_share_tokens_and_weights_and_an_odd_activation_keeps_tokens_apart():
+    arguments = ("lecun", 1.0, 50, 128, 2, 16, 6, 1)
+    full, mlp = (causes.depth_causes(part, "gelu", *arguments) for part in ("both", "mlp"))
+    odd = causes.depth_causes("mlp", "tanh", *arguments)
+    assert full["rank_1"] == mlp["rank_1"] == odd["rank_1"]
+    assert mlp["cosine_4"] > 0.05
+    # An odd map of Gaussian weights has inner products of mean 0: ten standard errors, 1 / sqrt(128 * 1225 * 6) each.
+    assert abs(odd["cosine_4"]) < 0.011
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [({"n": 0}, "n"), ({"depth": 0}, "depth"), ({"width": 0}, "width"), ({"scale": 0.0}, "scale"),
+     ({"cosine": 1.5}, "cosine"), ({"score_variance": -1.0}, "score_variance"), ({"weight_variance": 0.0},
+     "weight_variance")],
+)  # fmt: skip
+def test_bad_input_is_named(change, name):
+    arguments = {"n": 10, "depth": 2} | change
+    with pytest.raises(ValueError, match=name):
+        theory.random_layer_cosines(**arguments)
+    with pytest.raises(ValueError, match="part"):
+        causes.depth_causes("neither", "gelu", "lecun", 1.0, 8, 16, 1, 4, 2, 0)

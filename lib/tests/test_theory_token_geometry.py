@@ -1,0 +1,61 @@
+"""theory.token_geometry_rank: against the bound that it extends, against its own definition, and its bad inputs."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import special, stats
+
+from attnrank import theory
+
+
+@pytest.mark.parametrize(("n", "k"), [(2, 1.0), (16, 2.0), (64, 2.8), (64, 8.0), (256, 4.0), (256, 64.0), (4096, 24.0)])
+def test_without_a_common_share_it_is_the_bound_resolved_by_head_dimension(n, k):
+    expected = theory.head_dim_bound(n, k)
+    assert theory.token_geometry_rank(n, k, math.inf, 0.0) == pytest.approx(expected, rel=2e-4)
+    assert theory.token_geometry_rank(n, math.inf, k, 0.0) == pytest.approx(expected, rel=2e-4)
+    if k > 1:
+        assert theory.token_geometry_rank(n, 2 * k, 2 * k, 0.0) == pytest.approx(expected, rel=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("n", "d_h", "directions", "share"), [(64, 8, 3.0, 0.3), (64, 192, 20.0, 0.8), (16, math.inf, 8.0, 0.5)]
+)
+def test_it_is_what_its_definition_says(n, d_h, directions, share):
+    """Monte Carlo over R and C, false-alarm rate 1e-6, with the mean over U taken on quantiles of U^2 ~ Beta."""
+    rng = np.random.default_rng(0)
+    k = 1 / (1 / d_h + 1 / directions)
+    u = np.sqrt(stats.beta.ppf((np.arange(500) + 0.5) / 500, 0.5, (k - 1) / 2))
+    radius, common = stats.chi.rvs(k, size=4000, random_state=rng), rng.standard_normal(4000)
+    score = math.sqrt(share) * common[:, None] + math.sqrt(1 - share) * radius[:, None] * np.concatenate([u, -u])
+    win = np.exp((n - 1) * special.log_ndtr(score)).mean(1)
+    samples = n * -np.expm1(n * np.log1p(-win))
+    assert abs(theory.token_geometry_rank(n, d_h, directions, share) - samples.mean()) < 5 * samples.std() / math.sqrt(
+        4000
+    )
+
+
+@settings(deadline=None, max_examples=10)
+@given(n=st.integers(2, 300), k=st.floats(1.0, 100.0), share=st.floats(0.0, 0.95))
+def test_a_common_share_and_fewer_directions_only_lower_it(n, k, share):
+    here = theory.token_geometry_rank(n, k, math.inf, share)
+    assert 0 < here <= theory.occupancy_bound(n) * (1 + 4e-4)
+    assert theory.token_geometry_rank(n, 2 * k, math.inf, share) >= here * (1 - 4e-4)
+    assert theory.token_geometry_rank(n, k, math.inf, min(share + 0.05, 1.0)) <= here * (1 + 4e-4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((1, 8, 8, 0.1), "n must be at least 2"),
+        ((64, 0.5, 8, 0.1), "d_h must be at least 1"),
+        ((64, 8, math.nan, 0.1), "directions must be a finite number"),
+        ((64, 8, 8, 1.1), "common_share must be at most 1"),
+        ((64, 8, 8, -0.1), "common_share must be at least 0"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        theory.token_geometry_rank(*arguments)
