@@ -1,18 +1,11 @@
 """attnrank: measure and bound the rank of attention matrices.
 
 The modules, each of which imports only from those before it: theory (bounds and limits), scores (queries, keys,
-<<<<<<< HEAD
-attention matrices), ranks, inputs (synthetic tokens), data (images and texts), models (Vision Transformer), training
-(one loop, checkpoints), sweep (published tables), report (claims and figures), benchmarks (routines timed side by
-side), experiments (what the published tables are made of). The commands, ``python -m attnrank.sweep`` and
-``attnrank.benchmarks``, stand above all.
-=======
 attention matrices), ranks, heads (a table per head), probe (ranks of every head of any model), inputs (synthetic
 tokens), data (images and texts), models (Transformers), convex (convex attention, solved and certified), training (one
 loop), sweep (published tables), report (claims and figures), benchmarks (routines timed side by side), experiments
 (what the published tables are made of). The commands, ``python -m attnrank.sweep``, ``attnrank.benchmarks`` and
 ``attnrank.probe``, stand above all.
->>>>>>> part4
 """
 
 import importlib

@@ -5,11 +5,12 @@ import math
 import subprocess
 import sys
 
+import pandas as pd
 import pytest
 import torch
 
 from attnrank import sweep
-from attnrank.benchmarks import CONTESTS, compare, extra_memory, interleaved, machine
+from attnrank.benchmarks import CONTESTS, compare, extra_memory, interleaved, machine, processor
 from attnrank.benchmarks.__main__ import line, main
 from attnrank.benchmarks.contests import TILE, one_hot_rank, queries_and_keys, tiled_product
 from attnrank.experiments import EXPERIMENTS
@@ -96,8 +97,9 @@ def test_contestant_and_baseline_of_a_contest_answer_the_same_question():
     for name, contest in CONTESTS.items():
         if name == "product":
             continue  # a floor, not an answer
-        contestant, baseline = contest.prepare(n=40, d_h=6, batch=3, dtype="float64", device="cpu")
+        contestant, baseline, *floor = contest.prepare(n=40, d_h=6, batch=3, dtype="float64", device="cpu")
         answer, reference = contestant(), baseline()
+        assert bool(floor) == (name == "one-hot")
         if "spectrum" in name:
             tol = 1e-3 * (reference[:, :1] if "relative" in name else 1.0)
             reference = (reference >= tol).sum(-1)
@@ -116,25 +118,48 @@ def test_the_tiled_product_computes_every_score_once(monkeypatch):
 
 def test_a_row_says_what_was_measured_and_leaves_the_threads_as_they_were():
     threads = torch.get_num_threads()
-    row = speed.speed("one-hot", 16, 4, 2, "float32", 2, "cpu", ">= 1e9", 3)
+    row = speed.speed("one-hot", 16, 4, 2, "float32", 2, "cpu", ">= 1e9", 3, processor())
     assert torch.get_num_threads() == threads
     assert row["seconds"] > 0 and row["low"] <= row["ratio"] <= row["high"] and row["machine"] == machine()
     assert row["verdict"] == "missed" and " missed" in line(row | _setting("one-hot", ">= 1e9"))
-    rate = speed.roofline("automatic", 32, 4, "float32", 1, 3)
+    assert row["limit"] > 0 and f"(limit {row['limit']:.0f})" in line(row | _setting("one-hot", ">= 1e9"))
+    assert speed.speed("argmax", 16, 4, 2, "float32", 1, "cpu", ">= 1", 3, processor())["limit"] is None
+    rate = speed.roofline("automatic", 32, 4, "float32", 1, 3, processor())
     assert rate["rate"] == pytest.approx(2 * 32 * 32 * 4 / rate["seconds"] / 1e9) and rate["peak"] > 0
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, so it is measured")
 @pytest.mark.parametrize("contest", ["one-hot", "memory", "spectrum"])
 def test_without_a_gpu_its_rows_say_so(contest):
-    row = speed.speed(contest, 16, 4, 2, "float32", 1, "cuda", ">= 10", 3)
+    row = speed.speed(contest, 16, 4, 2, "float32", 1, "cuda", ">= 10", 3, processor())
     assert row["verdict"] == "not measured" and row["seconds"] is row["ratio"] is None
     assert "not measured here" in line(row | _setting(contest, ">= 10"))
 
 
 def test_an_unknown_contest_is_refused():
-    with pytest.raises(ValueError, match="contest must be one of dense, one-hot, product, .*; got 'race'"):
-        speed.speed("race", 16, 4, 2, "float32", 1, "cpu", "", 3)
+    with pytest.raises(ValueError, match="contest must be one of argmax, argmax by rows, dense, .*; got 'race'"):
+        speed.speed("race", 16, 4, 2, "float32", 1, "cpu", "", 3, processor())
+
+
+def test_rows_of_another_processor_are_not_measured_here():
+    for call in (
+        lambda: speed.speed("argmax", 16, 4, 2, "float32", 1, "cpu", "", 3, "abacus"),
+        lambda: speed.roofline("product", 16, 4, "float32", 1, 3, "abacus"),
+    ):
+        with pytest.raises(ValueError, match="processor must be the one at hand, .*, got 'abacus'"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("model name\t: Fast 1\ncpu family\t: 6\nmodel\t\t: 143\n\nmodel name\t: Slow\n", "Fast 1 (family 6, model 143)"),
+        ("model name\t: Fast 1\n", "Fast 1"),
+    ],
+)
+def test_the_model_of_the_processor(monkeypatch, text, expected):
+    monkeypatch.setattr("pathlib.Path.read_text", lambda *path, **options: text)
+    assert processor() == expected and machine().startswith(expected)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the operating system does not say")
@@ -149,9 +174,13 @@ def test_tables_of_times_are_marked_and_hold_every_bar():
     rows = EXPERIMENTS["speed"].paper
     bars = {(row["contest"], row["n"], row["d_h"], row["device"], row["bar"]) for row in rows}
     assert {
-        ("one-hot", 512, 64, "cpu", ">= 200"),
+        *(("argmax", n, d_h, "cpu", ">= 1") for n, d_h in ((64, 16), (128, 64), (512, 64), (16384, 128))),
+        ("one-hot", 512, 8, "cpu", ">= 200"),
+        ("one-hot", 512, 64, "cpu", ""),  # no routine that computes the scores could
+        ("product", 512, 64, "cpu", ">= 0.75"),
+        ("product", 4096, 64, "cpu", ">= 0.75"),
         ("product", 16384, 64, "cpu", ">= 0.8"),
-        ("product", 131072, 64, "cpu", ">= 0.8"),
+        ("product", 131072, 64, "cuda", ">= 0.8"),
         ("product", 131072, 8, "cpu", ">= 10"),
         ("product", 131072, 16, "cpu", ">= 2"),
         ("dense", 16384, 64, "cpu", ">= 0.952"),
@@ -163,7 +192,9 @@ def test_tables_of_times_are_marked_and_hold_every_bar():
     assert math.isclose(1 / 0.8, 1.25) and 1 / 0.952 < 1.0505  # as times: at most 1.25 of the floor, at most 5% more
 
 
-def test_the_command_measures_anew_and_prints_every_ratio(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def one_row_each(monkeypatch):
+    """The tables cut to the first row of the quick profile, at n = 16; returns what has been measured."""
     calls = []
 
     def measured(**setting):
@@ -178,13 +209,32 @@ def test_the_command_measures_anew_and_prints_every_ratio(tmp_path, monkeypatch,
         row = experiment.quick[:1]
         changed = dataclasses.replace(experiment, function=function, quick=row, paper=row)
         monkeypatch.setitem(speed.EXPERIMENTS, name, changed)
+    return calls
+
+
+def test_the_command_measures_anew_and_prints_every_ratio(tmp_path, one_row_each, capsys):
     tmp_path /= "new"
     for _ in range(2):
         main(["--quick", "--folder", str(tmp_path)])
         printed = capsys.readouterr().out
-        assert machine() in printed and "matrix_rank(one_hot(argmax))" in printed and "peak" in printed
-    assert len(calls) == 2
+        assert machine() in printed and "argmax and count" in printed and "peak" in printed
+    assert len(one_row_each) == 2
     assert len(sweep.read("speed-quick", folder=tmp_path)) == 1
+
+
+def test_rows_of_other_processors_are_kept(tmp_path, one_row_each, monkeypatch, capsys):
+    here = processor()
+    main(["--folder", str(tmp_path)])
+    before = sweep.read("speed", folder=tmp_path)
+    for module in ("attnrank.benchmarks.__main__", "attnrank.experiments.measuring_speed.speed"):
+        monkeypatch.setattr(f"{module}.processor", lambda: "abacus")
+    for _ in range(2):
+        main(["--folder", str(tmp_path)])
+        assert here not in capsys.readouterr().out.splitlines()
+    after = sweep.read("speed", folder=tmp_path)
+    assert after.processor.tolist() == [here, "abacus"] and len(one_row_each) == 3
+    pd.testing.assert_frame_equal(after[:1], before)
+    assert sweep.read("roofline", folder=tmp_path).processor.tolist() == [here, "abacus"]
 
 
 def test_help_of_the_command():
@@ -202,4 +252,5 @@ def _setting(contest, bar):
         "threads": 1,
         "device": "cpu",
         "bar": bar,
+        "processor": processor(),
     }

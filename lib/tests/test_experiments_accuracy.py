@@ -1,5 +1,4 @@
-"""experiments.accuracy: arms, runs that are killed, stopped and continued, and a checkpoint recomputed from its
-file."""
+"""experiments.accuracy: arms, runs that are stopped and continued, and a checkpoint recomputed from its file."""
 
 import dataclasses
 import math
@@ -64,7 +63,7 @@ def test_interventions_change_what_they_say(name):
         field.name for field in dataclasses.fields(config) if getattr(config, field.name) != getattr(plain, field.name)
     }
     expected = {"none": set(), "sharp": {"temperature"}, "learned_temperature": {"learn_temperature"},
-    "tied_qk_norm": {"tied", "qk_norm"},
+                "tied_qk_norm": {"tied", "qk_norm"},
                 "frozen_qk_norm": {"frozen", "qk_norm"}}  # fmt: skip
     assert changed == expected.get(name, {name})
     assert name != "sharp" or config.temperature == 0.5  # a quarter of sqrt(4)
@@ -95,7 +94,9 @@ def test_a_checkpoint_is_recomputed_from_its_file(run):
     row, path, _ = run
     with safe_open(path, "pt") as file:
         weights = {
-            name.removeprefix("model."): file.get_tensor(name) for name in file.keys() if name.startswith("model.")
+            name.removeprefix("model."): file.get_tensor(name)
+            for name in file.keys()  # noqa: SIM118
+            if name.startswith("model.")
         }
     model = VisionTransformer(
         runs.configuration(TINY), image_size=8, patch_size=4, channels=1, classes=10, pool="sequence",
@@ -105,8 +106,11 @@ def test_a_checkpoint_is_recomputed_from_its_file(run):
     facts = SOURCES["digits"]
     images, labels = data.images("digits", "test")
     x = (images - facts.mean[0]) / facts.std[0]
-    with FlopCounterMode(display=False) as counter, torch.no_grad(), \
-            torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+    with (
+        FlopCounterMode(display=False) as counter,
+        torch.no_grad(),
+        torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
+    ):
         logits = model(x)
     assert (logits.argmax(-1) == labels).double().mean().item() == pytest.approx(row["accuracy"], abs=1.5 / len(labels))
     assert row["flops_per_image"] * len(x) == counter.get_total_flops()
@@ -161,8 +165,14 @@ def test_a_stopped_run_is_a_row_with_its_reason(monkeypatch):
 def test_a_published_run_is_trained_again():
     """A run of a few seconds, compared as its table declares."""
     experiment = EXPERIMENTS["accuracy"]
-    again = sweep.recompute("accuracy", experiment.function, rows=1, generator=torch.Generator().manual_seed(0),
-                            accept=lambda setting: setting["dataset"] == "digits", checkpoint=True)
+    again = sweep.recompute(
+        "accuracy",
+        experiment.function,
+        rows=1,
+        generator=torch.Generator().manual_seed(0),
+        accept=lambda setting: setting["dataset"] == "digits",
+        checkpoint=True,
+    )
     assert len(again) == 1
 
 

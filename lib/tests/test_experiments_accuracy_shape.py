@@ -57,7 +57,7 @@ def test_curves_of_different_lengths_are_refused():
 
 def table(rows):
     base = {"heads": 4, "value_dim": 8, "mlp_width": 64, "intervention": "none", "best_accuracy": 0.0,
-    "rank_after": 0.0,
+            "rank_after": 0.0,
             "rank_before_all": 0.0, "rank_after_all": 0.0, "parameters": 1}  # fmt: skip
     return pd.DataFrame([base | dict(zip(("qk_dim", "seed", "accuracy", "rank_before"), row)) for row in rows])
 

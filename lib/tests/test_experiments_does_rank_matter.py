@@ -156,8 +156,7 @@ def test_bad_settings_are_refused(change, shown):
 
 
 def test_rows_of_the_table_are_trained_again():
-    """Three random rows, compared as the table declares: within sampling error on another processor, here to the
-    digit."""
+    """Three random rows, compared as the table declares."""
     experiment = EXPERIMENTS["task_heads"]
     again = sweep.recompute("task_heads", experiment.function, rows=3, generator=seeded(1))
     assert len(again) == 3

@@ -12,7 +12,7 @@ from attnrank import hardmax_rank
 from attnrank.ranks._context import EIGHT_BITS
 from attnrank.ranks._hardmax import undecided
 
-SIZE = 26  # tokens of a case; fractions are slow
+SIZE = 18  # tokens of a case; fractions are slow
 
 #: Exponents of the smallest number above zero and of the largest.
 EXTREMES = {
@@ -120,26 +120,24 @@ def scaled(case, dtype, scale):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", CASES)
 def test_the_rank_is_that_of_rational_arithmetic_at_every_scale(monkeypatch, case, dtype):
-    tried = 0
-    for scale in SCALES:
-        x = scaled(case, dtype, scale)
-        if x is None:
-            continue
-        tried += 1
+    cases = {scale: x for scale in SCALES if (x := scaled(case, dtype, scale)) is not None}
+    assert len(cases) >= 4
+    for i, (scale, x) in enumerate(cases.items()):
         for causal in (False, True):
-            expected = exact_rank(*x, causal)
-            for path in PATHS:
-                with monkeypatch.context() as patch:
-                    force(patch, path, keys=9)
-                    assert hardmax_rank(*x, causal=causal) == expected, (scale, path, causal)
-    assert tried >= 4
+            path = PATHS[(i + causal) % len(PATHS)]  # in turns
+            with monkeypatch.context() as patch:
+                force(patch, path, keys=7)
+                assert hardmax_rank(*x, causal=causal) == exact_rank(*x, causal), (scale, path, causal)
 
 
 @pytest.mark.parametrize("default", [torch.float16, torch.bfloat16, torch.float64])
 def test_the_default_dtype_does_not_change_the_rank(monkeypatch, default):
     before = torch.get_default_dtype()
     cases = [
-        (x, causal) for case in CASES for dtype in DTYPES for causal in (False, True) if (x := scaled(case, dtype, "1"))
+        (x, causal)
+        for i, case in enumerate(CASES)
+        for causal in (False, True)
+        if (x := scaled(case, DTYPES[i % len(DTYPES)], "1"))
     ]
     expected = [hardmax_rank(*x, causal=causal).item() for x, causal in cases]
     for path in PATHS:
@@ -154,7 +152,7 @@ def test_the_default_dtype_does_not_change_the_rank(monkeypatch, default):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_threads_do_not_change_the_rank_of_ties(causal):
-    n, before, ranks = 500, torch.get_num_threads(), []
+    n, before, ranks = 300, torch.get_num_threads(), []
     for q, k in (
         (one_hot(50, n, 16), signs(51, n, 16)),
         (repeated(52, n, 8, 90), repeated(53, n, 8, 90)),
@@ -195,7 +193,7 @@ def operations(q, k, causal):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("n", "power"), [(400, -600), (2100, 0)])
+@pytest.mark.parametrize(("n", "power"), [(300, -600), (2100, 0)])
 def test_ties_cost_a_few_products_more_and_nothing_for_each_pair(monkeypatch, n, causal, power):
     # What made ties expensive was arithmetic pair by pair, some of it in fractions. Now: 16 products of slices at most.
     gathered = []

@@ -244,7 +244,7 @@ def test_a_run_that_is_killed_ends_with_the_same_bits(tmp_path):
     whole = model()
     train(whole, double(images()), replace(RECIPE, epochs=8), seed=1)
     with safe_open(path + ".end", "pt") as file:
-        assert same({name: file.get_tensor(name) for name in file.keys()}, weights(whole))
+        assert same({name: file.get_tensor(name) for name in file.keys()}, weights(whole))  # noqa: SIM118
     leftovers = [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]
     assert len(leftovers) <= 2  # a kill in the middle of writing leaves the new file unfinished, and the old one whole
 

@@ -7,6 +7,7 @@ measures everything and prints each ratio beside its bar, a missed bar as missed
 """
 
 from attnrank.benchmarks.contests import CONTESTS, Contest
-from attnrank.benchmarks.timing import Ratio, compare, extra_gpu_memory, extra_memory, interleaved, machine
+from attnrank.benchmarks.timing import Ratio, compare, extra_gpu_memory, extra_memory, interleaved, machine, processor
 
-__all__ = ["CONTESTS", "Contest", "Ratio", "compare", "extra_gpu_memory", "extra_memory", "interleaved", "machine"]
+__all__ = ["CONTESTS", "Contest", "Ratio", "compare", "extra_gpu_memory", "extra_memory", "interleaved", "machine",
+           "processor"]

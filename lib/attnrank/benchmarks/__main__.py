@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import functools
+import shutil
 import tempfile
+from collections.abc import Callable, Iterable, KeysView
 from pathlib import Path
 
 import pandas as pd
 
 from attnrank import sweep
-from attnrank.experiments.measuring_speed.speed import EXPERIMENTS
+from attnrank.benchmarks import processor
+from attnrank.experiments.measuring_speed.speed import EXPERIMENTS, on
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -21,6 +25,7 @@ def main(arguments: list[str] | None = None) -> None:
         folder = Path(options.folder or temporary)
         folder.mkdir(parents=True, exist_ok=True)
         tables = {name: measure(name, options.quick, folder) for name in EXPERIMENTS}
+    tables = {name: table[table.processor == processor()] for name, table in tables.items()}
     print(tables["speed"]["machine"].iloc[0], "\n")
     print("\n".join(map(line, tables["speed"].to_dict("records"))), "\n")
     print("Gflop/s, useful operations over time; and the peak of a square product in the same rounds")
@@ -29,13 +34,46 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def measure(name: str, quick: bool, folder: Path) -> pd.DataFrame:
-    """All rows of a table, measured now: an earlier table of that name in the folder is replaced."""
+    """All rows of a table, measured now on the processor at hand; rows of others in the folder stay as they are."""
     experiment, stored = EXPERIMENTS[name], f"{name}-quick" if quick else name
-    for suffix in ("csv", "json"):
-        (folder / f"{stored}.{suffix}").unlink(missing_ok=True)
-    settings = experiment.quick if quick else experiment.paper
-    return sweep.run(stored, experiment.function, settings, folder=folder, chapter=experiment.chapter,
-                     repeats=experiment.repeats, version=experiment.version)
+    settings = experiment.quick if quick else on([processor()], [dict(x) for x in _cases(experiment.paper)])
+    options = {"chapter": experiment.chapter, "repeats": experiment.repeats, "version": experiment.version}
+    others = _measured_elsewhere(stored, folder)
+    with tempfile.TemporaryDirectory() as temporary:
+        if len(others):
+            keep(stored, experiment.function, others, settings[0].keys(), Path(temporary), options)
+        for suffix in ("csv", "json"):
+            (folder / f"{stored}.{suffix}").unlink(missing_ok=True)
+            if len(others):
+                shutil.copy(Path(temporary) / f"{stored}.{suffix}", folder)
+    kept = [{key: row[key] for key in settings[0]} for row in others.to_dict("records")]
+    return sweep.run(stored, experiment.function, kept + settings, folder=folder, **options)
+
+
+def _cases(rows: list[sweep.Setting]) -> KeysView[tuple]:
+    """The rows without their processor, each once."""
+    return dict.fromkeys(tuple((k, v) for k, v in row.items() if k != "processor") for row in rows).keys()
+
+
+def _measured_elsewhere(name: str, folder: Path) -> pd.DataFrame:
+    if not (folder / f"{name}.json").exists():
+        return pd.DataFrame()
+    table = sweep.read(name, folder=folder)
+    return table[table.processor != processor()] if "processor" in table else pd.DataFrame()
+
+
+def keep(name: str, function: Callable, rows: pd.DataFrame, keys: Iterable[str], folder: Path, options: dict) -> None:
+    """Write a table of rows that have been measured."""
+    keys = list(keys)
+    results = rows.drop(columns=keys).astype(object).where(rows.drop(columns=keys).notna(), None).to_dict("records")
+    settings = rows[keys].to_dict("records")
+    stored = {tuple(setting.values()): result for setting, result in zip(settings, results, strict=True)}
+
+    @functools.wraps(function)
+    def recall(**setting: sweep.Setting) -> dict:
+        return stored[tuple(setting.values())]
+
+    sweep.run(name, recall, settings, folder=folder, **options)
 
 
 def line(row: dict) -> str:
@@ -45,7 +83,8 @@ def line(row: dict) -> str:
     if row["verdict"] == "not measured":
         return f"{case:55} {shape} {row['device']:4}  not measured here   (bar {row['bar']})"
     spread = f"{row['ratio']:8.2f} [{row['low']:.2f}, {row['high']:.2f}]"
-    return f"{case:55} {shape} {row['device']:4} {spread:30} {row['bar']:8} {row['verdict']}"
+    limit = "" if pd.isna(row["limit"]) else f"   (limit {row['limit']:.0f})"
+    return f"{case:55} {shape} {row['device']:4} {spread:30} {row['bar']:8} {row['verdict']}{limit}"
 
 
 if __name__ == "__main__":

@@ -113,15 +113,22 @@ def extra_gpu_memory(work: Callable[[], object]) -> float:
 def machine() -> str:
     """The processor, its number of cores, and PyTorch's version: what a time depends on."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    return f"{_processor()}, {os.cpu_count()} cores, {gpu}, torch {torch.__version__}"
+    return f"{processor()}, {os.cpu_count()} cores, {gpu}, torch {torch.__version__}"
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Model of the processor; on Linux with family and model number, since virtual machines hide the name."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
+    except OSError:
         return platform.processor() or platform.machine()
+    facts = {}
+    for name, colon, value in (line.partition(":") for line in lines):
+        if colon:
+            facts.setdefault(name.strip(), value.strip())
+    name = facts.get("model name") or platform.machine()
+    numbers = [f"{key.removeprefix('cpu ')} {facts[key]}" for key in ("cpu family", "model") if key in facts]
+    return f"{name} ({', '.join(numbers)})" if numbers else name
 
 
 def _clock() -> float:

@@ -27,6 +27,8 @@ class Experiment:
         again only where that data set is at hand.
     timed : the results are measured times, which differ from run to run: such rows are not compared.
     threads : "one", so that rows do not depend on the number of workers, or "all" of this process, one row at a time.
+    seconds_again : predicts what it takes to compute a row again, for tables whose sessions only collected what had
+        been computed before; None: the sessions say.
     checkpoint : the function is given ``folder``, an existing `pathlib.Path` in which it may keep what it has done of
         the row. It persists when the row is interrupted, and is removed when the row is stored.
     """
@@ -43,6 +45,7 @@ class Experiment:
     timed: bool = False
     threads: str = "one"
     checkpoint: bool = False
+    seconds_again: Callable[[Setting], float] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.repeats, Repeats):

@@ -56,7 +56,7 @@ def load(path: str | Path, *, run: Mapping | None = None) -> tuple[dict[str, Ten
             metadata = file.metadata() or {}
             if metadata.get("format") != FORMAT:
                 _refuse(path, f"not a checkpoint of this package ({FORMAT}), but {metadata.get('format')!r}")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         _refuse(path, f"damaged: {error}")
     text = metadata.get("record", "")

@@ -135,6 +135,12 @@ def runs_folder() -> Path | None:
     return Path(named) if named else None
 
 
+def seconds_to_train(setting: Setting) -> float:
+    """About what it takes to train a run, on one core that is shared with others: 5e8 operations a second."""
+    images = SOURCES[setting["dataset"]].rows("train") * setting["epochs"]
+    return training_flops(untrained(setting), images) / 5e8
+
+
 def run_file(setting: Setting, folder: str | Path) -> Path:
     """The checkpoint of a run in a folder."""
     return Path(folder) / ("-".join(str(value) for value in setting.values()) + ENDING)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attnrank.experiments.accuracy.arms import BASES, all_arms, runs
-from attnrank.experiments.accuracy.runs import accuracy, accuracy_curves, accuracy_ranks
+from attnrank.experiments.accuracy.runs import accuracy, accuracy_curves, accuracy_ranks, seconds_to_train
 from attnrank.experiments.experiment import Experiment, Statistical
 from attnrank.sweep import Setting
 
@@ -50,6 +50,7 @@ EXPERIMENTS = {
         chapter="accuracy",
         repeats=Statistical(_ERRORS, ignored=_OTHER),
         data="dataset",
+        seconds_again=seconds_to_train,
         checkpoint=True,
     ),
     "accuracy_curves": Experiment(
@@ -60,6 +61,7 @@ EXPERIMENTS = {
         chapter="accuracy",
         repeats=Statistical({"train_loss": 0.05, "train_accuracy": 0.02, "test_loss": 0.1, "test_accuracy": 0.03}),
         data="dataset",
+        seconds_again=seconds_to_train,
     ),
     "accuracy_ranks": Experiment(
         "Where do the ranks of these runs go while they train, layer by layer?",
@@ -70,6 +72,7 @@ EXPERIMENTS = {
         repeats=Statistical(dict.fromkeys(
             ("hardmax", "hardmax_least", "hardmax_most", "rank_at_tenth", "rank_at_hundredth", "stable"), 0.05)),
         data="dataset",
+        seconds_again=seconds_to_train,
     ),
 }  # fmt: skip
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 
 import torch
 
 from attnrank import _check
-from attnrank.benchmarks import CONTESTS, compare, extra_gpu_memory, extra_memory, interleaved, machine
+from attnrank.benchmarks import CONTESTS, compare, extra_gpu_memory, extra_memory, interleaved, machine, processor
 from attnrank.benchmarks.contests import dense_path, queries_and_keys, tiled_product
 from attnrank.experiments.experiment import Exact, Experiment
 from attnrank.ranks import hardmax_rank
@@ -33,27 +34,51 @@ def work():
 """
 
 
+#: The processors whose rows are published. To publish those of another one add its name, as printed by the command
+#: ``python -m attnrank.benchmarks``, and run that with ``--folder book/results``: the other rows stay as they are.
+PROCESSORS = ("AMD EPYC (family 25, model 17)",)
+
+
 def speed(
-    contest: str, n: int, d_h: int, batch: int, dtype: str, threads: int, device: str, bar: str, rounds: int
+    contest: str,
+    n: int,
+    d_h: int,
+    batch: int,
+    dtype: str,
+    threads: int,
+    device: str,
+    bar: str,
+    rounds: int,
+    processor: str,
 ) -> Setting:
     """One contest: medians of ``rounds`` interleaved rounds, ratio with its spread over the rounds, and the verdict.
 
     ``ratio`` says how many times as long the baseline takes; in the contest "memory" it is GiB of extra memory.
+    ``limit`` is the ratio of a contestant that is as fast as the floor of the contest, where it has one.
     ``bar``: ">= 4" and the like for the ratio, "" for none. Without the device everything is "not measured".
+
+    Raises
+    ------
+    ValueError : unknown contest, unreadable bar, a ``processor`` that is not the one at hand.
     """
+    _at_hand(processor)
     if contest == "memory":
         return _memory(n, d_h, dtype, threads, device, bar)
     names = CONTESTS[_check.choice("contest", contest, CONTESTS)]
     names = {"contestant": names.contestant, "baseline": names.baseline}
     if device == "cuda" and not torch.cuda.is_available():
-        return _result(names, None, None, None, None, None, "not measured")
+        return _result(names, verdict="not measured")
     with _threads(threads):
-        contestant, baseline = CONTESTS[contest].prepare(n, d_h, batch, dtype, device)
-        times = interleaved([contestant, baseline], rounds, warm=rounds > 2, turn=TURN)
-    ratio = compare(*times)
-    return _result(
-        names, ratio.seconds, ratio.baseline_seconds, ratio.ratio, ratio.low, ratio.high, verdict(ratio.ratio, bar)
-    )
+        routines = CONTESTS[contest].prepare(n, d_h, batch, dtype, device)
+        times = interleaved(routines, rounds, warm=rounds > 2, turn=TURN)
+    ratio = compare(*times[:2])
+    limit = ratio.baseline_seconds / statistics.median(times[2]) if len(times) > 2 else None
+    return _result(names, **asdict(ratio), limit=limit, verdict=verdict(ratio.ratio, bar))
+
+
+def _at_hand(name: str) -> None:
+    if name != processor():
+        raise ValueError(f"processor must be the one at hand, {processor()!r}, got {name!r}: its rows are measured there")
 
 
 def _memory(n: int, d_h: int, dtype: str, threads: int, device: str, bar: str) -> Setting:
@@ -66,9 +91,9 @@ def _memory(n: int, d_h: int, dtype: str, threads: int, device: str, bar: str) -
     else:
         size = math.nan
     if math.isnan(size):
-        return _result(names, None, None, None, None, None, "not measured")
+        return _result(names, verdict="not measured")
     gib = size / 2**30
-    return _result(names, None, None, gib, gib, gib, verdict(gib, bar))
+    return _result(names, ratio=gib, low=gib, high=gib, verdict=verdict(gib, bar))
 
 
 def verdict(ratio: float, bar: str) -> str:
@@ -80,24 +105,17 @@ def verdict(ratio: float, bar: str) -> str:
     return "met" if met else "missed"
 
 
-def _result(
-    names: dict,
-    seconds: float | None,
-    baseline: float | None,
-    ratio: float | None,
-    low: float | None,
-    high: float | None,
-    outcome: str,
-) -> Setting:
-    times = {"seconds": seconds, "baseline_seconds": baseline, "ratio": ratio, "low": low, "high": high}
-    return names | times | {"verdict": outcome, "machine": machine()}
+def _result(names: dict, **found: float | str | None) -> Setting:
+    columns = ("seconds", "baseline_seconds", "ratio", "low", "high", "limit", "verdict")
+    return names | {column: found.get(column) for column in columns} | {"machine": machine()}
 
 
-def roofline(path: str, n: int, d_h: int, dtype: str, threads: int, rounds: int) -> Setting:
+def roofline(path: str, n: int, d_h: int, dtype: str, threads: int, rounds: int, processor: str) -> Setting:
     """Useful operations a second, 2 n^2 d_h in the median time, beside the peak of a square product in the same rounds.
 
     ``path``: "product" (tiles of scores alone), "dense" (hardmax rank from all scores), "automatic" (hardmax_rank).
     """
+    _at_hand(processor)
     routine = {"product": tiled_product, "dense": dense_path, "automatic": hardmax_rank}[path]
     with _threads(threads):
         q, k = queries_and_keys(n, d_h, 1, dtype, "cpu")
@@ -153,31 +171,41 @@ def _rows(
     ]
 
 
-LOWER = ("float16", "bfloat16")
-PAPER = [
-    *_rows("one-hot", [(512, 8, 16), (512, 64, 16)], ">= 200", dtypes=("float32", "float64"), threads=(1, 2), rounds=5),
-    *_rows("product", [(16384, 64, 1)], ">= 0.8", dtypes=("float32", "float64"), threads=(1, 2)),
-    *_rows("product", [(131072, 64, 1)], ">= 0.8", threads=(1, 2), rounds=3),
-    *_rows("product", [(131072, 8, 1)], ">= 10", threads=(1, 2), rounds=3),
-    *_rows("product", [(131072, 16, 1)], ">= 2", threads=(1, 2), rounds=3),
-    *_rows("product", [(4096, 64, 1)], "", dtypes=("float64", "float32", *LOWER), rounds=5),
-    *_rows("dense", [(16384, 64, 1), (16384, 128, 1)], ">= 0.952", threads=(1, 2)),
-    *_rows("dense", [(16384, 8, 1), (16384, 16, 1), (16384, 32, 1)], ""),
-    *_rows("memory", [(262144, 8, 1), (262144, 64, 1), (1000000, 8, 1)], "<= 1", threads=(2,)),
+LOWER, BOTH = ("float16", "bfloat16"), ("float32", "float64")
+SMALL_SHAPES = [(64, 16, 64), (128, 64, 16), (256, 64, 16), (512, 8, 16), (512, 64, 16), (1024, 64, 1), (4096, 64, 1)]
+LARGE_SHAPES = [(16384, 8, 1), (16384, 64, 1), (16384, 128, 1)]
+CASES = [
+    *_rows("argmax", SMALL_SHAPES, ">= 1", dtypes=BOTH),
+    *_rows("argmax", LARGE_SHAPES, ">= 1", dtypes=BOTH, rounds=3),
+    *_rows("argmax", [(512, 64, 16), (4096, 64, 1)], ">= 1", threads=(2,)),
+    *_rows("argmax by rows", [(16384, 64, 1)], "", rounds=3),
+    *_rows("product", [(512, 64, 16), (4096, 64, 1)], ">= 0.75"),
+    *_rows("product", [(16384, 64, 1)], ">= 0.8", dtypes=BOTH, rounds=5),
+    *_rows("product", [(16384, 64, 1)], ">= 0.8", threads=(2,), rounds=5),
+    *_rows("product", [(131072, 8, 1)], ">= 10", rounds=3),
+    *_rows("product", [(131072, 16, 1)], ">= 2", rounds=3),
+    *_rows("product", [(4096, 64, 1)], "", dtypes=("float64", *LOWER), rounds=5),
+    *_rows("one-hot", [(512, 8, 16)], ">= 200", dtypes=BOTH, threads=(1, 2), rounds=5),
+    *_rows("one-hot", [(512, d_h, 16) for d_h in (16, 32, 64, 128)], "", rounds=5),
+    *_rows("dense", [(16384, 64, 1), (16384, 128, 1)], ">= 0.952", rounds=3),
+    *_rows("dense", [(16384, 8, 1), (16384, 16, 1), (16384, 32, 1)], "", rounds=3),
+    *_rows("memory", [(262144, 8, 1), (1000000, 8, 1)], "<= 1", threads=(2,)),
     *_rows(
         "spectrum", [(n, d_h, 16) for n in (256, 512) for d_h in (8, 64)], ">= 4", dtypes=("float64",), threads=(1, 2)
     ),
     *_rows("spectrum", [(256, 8, 16)], "", dtypes=("float32", *LOWER)),
+    *_rows("eigenvalues", [(n, d_h, 16) for n in (256, 512) for d_h in (8, 64)], "", dtypes=("float64",)),
     *_rows("spectrum, temperature 1", [(256, 8, 16), (512, 64, 16)], "", dtypes=("float64",), rounds=5),
     *_rows("spectrum, relative", [(256, 8, 16), (512, 64, 16)], "", dtypes=("float64",), rounds=5),
-    *_rows("one-hot", [(512, 64, 16)], ">= 200", device="cuda"),
+    *_rows("argmax", [(512, 64, 16)], ">= 1", device="cuda"),
     *_rows("product", [(131072, 64, 1)], ">= 0.8", device="cuda"),
     *_rows("memory", [(1000000, 64, 1)], "<= 1", device="cuda"),
     *_rows("spectrum", [(256, 8, 16), (512, 64, 16)], ">= 10", dtypes=("float64",), device="cuda"),
 ]
 QUICK = [
-    *_rows("one-hot", [(64, 8, 4)], ">= 200", rounds=3),
+    *_rows("argmax", [(64, 8, 4)], ">= 1", rounds=3),
     *_rows("product", [(2048, 8, 1)], ">= 0.8", rounds=3),
+    *_rows("one-hot", [(64, 8, 4)], ">= 200", rounds=3),
     *_rows("dense", [(2048, 64, 1)], ">= 0.952", rounds=3),
     *_rows("memory", [(4096, 8, 1)], "<= 1"),
     *_rows("spectrum", [(64, 8, 4)], ">= 4", dtypes=("float64",), rounds=3),
@@ -193,23 +221,31 @@ def _roofline_rows(n: int, d_hs: list[int], threads: int, rounds: int) -> list[S
     ]
 
 
+def on(processors: Iterable[str], rows: list[Setting]) -> list[Setting]:
+    """The rows for each of the processors."""
+    return [row | {"processor": name} for name in processors for row in rows]
+
+
+ROOFLINE = _roofline_rows(16384, [2, 4, 8, 16, 32, 64, 128], 1, 3)
 EXPERIMENTS = {
     "speed": Experiment(
         "How fast are the rank routines beside what they replace, and beside the floor that they cannot beat?",
         speed,
-        quick=QUICK,
-        paper=PAPER,
+        quick=on([processor()], QUICK),
+        paper=on(PROCESSORS, CASES),
         timed=True,
         chapter="measuring_speed",
         repeats=Exact(),
+        version=2,
     ),
     "roofline": Experiment(
         "How much of the machine's peak does the hardmax rank reach, and where does it need fewer operations?",
         roofline,
-        quick=_roofline_rows(2048, [8, 64], 1, 3),
-        paper=_roofline_rows(16384, [2, 4, 8, 16, 32, 64, 128, 256], 1, 5),
+        quick=on([processor()], _roofline_rows(2048, [8, 64], 1, 3)),
+        paper=on(PROCESSORS, ROOFLINE),
         timed=True,
         chapter="measuring_speed",
         repeats=Exact(),
+        version=2,
     ),
 }

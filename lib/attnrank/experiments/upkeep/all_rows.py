@@ -20,7 +20,7 @@ import torch
 from attnrank import sweep
 from attnrank.experiments.experiment import Experiment
 from attnrank.experiments.upkeep.copies import at_hand
-from attnrank.experiments.upkeep.cost import row_seconds
+from attnrank.experiments.upkeep.cost import seconds_again
 from attnrank.sweep import Setting
 
 #: What makes this machine round like another.
@@ -49,7 +49,7 @@ def cheap_rows(name: str, experiment: Experiment, seconds: float, folder: str | 
     """Numbers of the rows, cheapest first, whose data are at hand and that are predicted to take at most so long."""
     if experiment.timed:
         return []
-    predicted = row_seconds(name, experiment, folder=folder)
+    predicted = seconds_again(name, experiment, folder=folder)
     here = [not experiment.data or at_hand(setting[experiment.data]) for setting in experiment.paper]
     rows = [index for index in range(len(here)) if here[index] and predicted[index] <= seconds]
     return sorted(rows, key=lambda index: predicted[index])
@@ -81,7 +81,7 @@ def verify_all(
     }
     plan = {name: cheap_rows(name, experiment, seconds, folder) for name, experiment in experiments.items()}
     cost = {
-        name: row_seconds(name, experiments[name], folder=folder)[rows].sum() for name, rows in plan.items() if rows
+        name: seconds_again(name, experiments[name], folder=folder)[rows].sum() for name, rows in plan.items() if rows
     }
     for name in sorted(cost, key=lambda name: cost[name]):
         experiment = experiments[name]

@@ -91,6 +91,13 @@ def row_seconds(name: str, experiment: Experiment, *, folder: str | Path | None 
     return table_seconds(name, folder=folder) * work / work.sum()
 
 
+def seconds_again(name: str, experiment: Experiment, *, folder: str | Path | None = None) -> np.ndarray:
+    """Predicted seconds to compute each row again: `row_seconds`, unless the experiment has its own prediction."""
+    if experiment.seconds_again is None:
+        return row_seconds(name, experiment, folder=folder)
+    return np.array([experiment.seconds_again(setting) for setting in experiment.paper])
+
+
 def book_rows(experiments: dict[str, Experiment], *, folder: str | Path | None = None) -> pd.DataFrame:
     """Every row of every complete published table: ``table``, predicted ``seconds``, and operations of ``products``."""
     parts = []

@@ -12,7 +12,7 @@ import torch
 from attnrank import _check, sweep
 from attnrank.experiments.experiment import Experiment
 from attnrank.experiments.upkeep.copies import at_hand
-from attnrank.experiments.upkeep.cost import row_seconds
+from attnrank.experiments.upkeep.cost import seconds_again
 from attnrank.sweep import Setting
 from attnrank.sweep.repeats import from_record
 
@@ -51,7 +51,7 @@ def verify(name: str, experiment: Experiment, *, rows: int = 5, seconds: float =
            folder: str | Path | None = None) -> Verdict:
     """Compute a random sample of the rows of a published table again, and say whether they are the same.
 
-    Rows are drawn among those whose data are at hand and that are predicted (`row_seconds`) to take ``seconds`` at
+    Rows are drawn among those whose data are at hand and that are predicted (`seconds_again`) to take ``seconds`` at
     most; where these are too few, among the cheapest, none of which takes over ten times as long. A table of measured
     times is only read. A table that is damaged, unfinished or not of the experiment's grid fails.
     """
@@ -66,7 +66,7 @@ def verify(name: str, experiment: Experiment, *, rows: int = 5, seconds: float =
         here = [setting for setting in experiment.paper if not experiment.data or at_hand(setting[experiment.data])]
         if not here:
             return Verdict(name, total, remark="its data sets are not here")
-        cost = dict(zip(map(_key, experiment.paper), row_seconds(name, experiment, folder=folder)))
+        cost = dict(zip(map(_key, experiment.paper), seconds_again(name, experiment, folder=folder)))
         costs = sorted(cost[_key(setting)] for setting in here)
         if costs[0] > PATIENCE * seconds:
             return Verdict(name, total, remark=f"every row takes more than {PATIENCE * seconds:g} s")

@@ -33,16 +33,18 @@ def best_of_pairs(q: Tensor, k: Tensor, matrix: Tensor, which: Tensor, keys: Ten
     -------
     int64 tensor (queries).
     """
-    best = []
+    limit = max(1, GATHERED // q.shape[-1])
+    if len(which) <= limit:
+        return _best_of_some(q.double(), k, matrix, which, keys)
     ends = torch.bincount(which, minlength=len(q)).cumsum(0)
-    limit, first, start = max(1, GATHERED // q.shape[-1]), 0, 0
+    best, first, start = [], 0, 0
     while first < len(q):  # as many queries as have few pairs together
         last = max(first + 1, int(torch.searchsorted(ends, start + limit, right=True)))
         stop = int(ends[last - 1])
         some = q[first:last].double(), k, matrix[first:last], which[start:stop] - first, keys[start:stop]
         best.append(_best_of_some(*some))
         first, start = last, stop
-    return torch.cat(best) if best else matrix
+    return torch.cat(best)
 
 
 def _best_of_some(q: Tensor, k: Tensor, matrix: Tensor, which: Tensor, keys: Tensor) -> Tensor:
