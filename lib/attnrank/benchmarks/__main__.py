@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, KeysView
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -37,7 +38,8 @@ def measure(name: str, quick: bool, folder: Path) -> pd.DataFrame:
     """All rows of a table, measured now on the processor at hand; rows of others in the folder stay as they are."""
     experiment, stored = EXPERIMENTS[name], f"{name}-quick" if quick else name
     settings = experiment.quick if quick else on([processor()], [dict(x) for x in _cases(experiment.paper)])
-    options = {"chapter": experiment.chapter, "repeats": experiment.repeats, "version": experiment.version}
+    declared = ("chapter", "repeats", "version")
+    options: dict[str, Any] = {name: getattr(experiment, name) for name in declared}
     others = _measured_elsewhere(stored, folder)
     with tempfile.TemporaryDirectory() as temporary:
         if len(others):
