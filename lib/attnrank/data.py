@@ -76,7 +76,7 @@ def images(
     standardise: bool = False,
     folder: str | Path | None = None,
     revision: str | None = None,
-) -> tuple[Float64[Tensor, "rows channels height width"], Int64[Tensor, rows]]:
+) -> tuple[Float64[Tensor, "rows channels height width"], Int64[Tensor, "rows"]]:
     """Images as float64 in [0, 1], and their labels as int64; only the rows that are returned are decoded.
 
     Parameters
@@ -114,7 +114,7 @@ def pixels(
     generator: torch.Generator | None = None,
     folder: str | Path | None = None,
     revision: str | None = None,
-) -> tuple[UInt8[Tensor, "rows channels height width"], Int64[Tensor, rows]]:
+) -> tuple[UInt8[Tensor, "rows channels height width"], Int64[Tensor, "rows"]]:
     """Images as they are stored, uint8 in 0..white (``SOURCES[name].white``), and their labels as int64.
 
     Parameters and errors as for :func:`images`.
@@ -137,7 +137,7 @@ def texts(
     generator: torch.Generator | None = None,
     folder: str | Path | None = None,
     revision: str | None = None,
-) -> tuple[list[str], Int64[Tensor, rows]]:
+) -> tuple[list[str], Int64[Tensor, "rows"]]:
     """Texts, and their labels as int64; parameters and errors as for :func:`images`."""
     if _source(name, split).shape is not None:
         raise ValueError(f"name must be a set of texts, got {name!r}: use images")

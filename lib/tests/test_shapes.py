@@ -139,6 +139,10 @@ def model_variants(p):
         model.encoder.blocks[0].attention.scaled_queries_keys(draw(2, 3, 5, 6, dtype=torch.float32))
 
 
+def pixels(p):
+    p.data.pixels("digits", "test", count=2)
+
+
 def crop_and_flip(p):
     for dtype in (torch.uint8, torch.float32):
         p.training.crop_and_flip(torch.zeros(2, 3, 8, 6, dtype=dtype), pad=1, flip=True, generator=seeded())

@@ -25,7 +25,7 @@ def own_transpose_times(a: Float64[Tensor, "rows columns"]) -> Float64[Tensor, "
 
 
 def token_products(
-    a: Float64[Tensor, "samples tokens d"], tokens: Int64[Tensor, some], c: Float64[Tensor, "some d"]
+    a: Float64[Tensor, "samples tokens d"], tokens: Int64[Tensor, "some"], c: Float64[Tensor, "some d"]
 ) -> Float64[Tensor, "samples some"]:
     """<a_i,t, c_t> for each sample i and each of some tokens t, which may repeat."""
     if a.device.type != "cpu":
@@ -45,7 +45,7 @@ def large(a: Tensor, *shape: int) -> Tensor:
 
 
 def columns(
-    a: Float64[Tensor, "samples tokens d"], tokens: Int64[Tensor, some]
+    a: Float64[Tensor, "samples tokens d"], tokens: Int64[Tensor, "some"]
 ) -> Float64[Tensor, "samples columns"]:
     """The columns of some tokens, side by side."""
     return a.index_select(1, tokens).flatten(1)

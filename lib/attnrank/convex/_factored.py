@@ -23,7 +23,7 @@ MOST_UNKNOWNS = 4000
 class Factors:
     """Heads: token, u and w of each."""
 
-    token: Int64[Tensor, heads]
+    token: Int64[Tensor, "heads"]
     u: Float64[Tensor, "heads d"]
     w: Float64[Tensor, "heads outputs"]
 

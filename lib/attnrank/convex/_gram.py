@@ -20,7 +20,7 @@ class Gram:
         self.known = torch.empty(0, dtype=torch.int64, device=a.device)
         self.matrix = a.new_empty(0, 0)
 
-    def of(self, groups: Int64[Tensor, some]) -> Float64[Tensor, "columns columns"]:
+    def of(self, groups: Int64[Tensor, "some"]) -> Float64[Tensor, "columns columns"]:
         """The matrix of some groups: a copy, which the caller may change."""
         d = self.a.shape[2]
         new = groups[~torch.isin(groups, self.known)]
@@ -77,7 +77,7 @@ class Kernels:
         self.store: Tensor | None = None
 
     def sum(
-        self, tokens: Int64[Tensor, some], weights: Float64[Tensor, some]
+        self, tokens: Int64[Tensor, "some"], weights: Float64[Tensor, "some"]
     ) -> Float64[Tensor, "samples samples"]:
         """sum over tokens of weight times a_t a_t^T, a new matrix."""
         samples = self.a.shape[0]

@@ -27,7 +27,7 @@ ILL_CONDITIONED = 1e2
 class Point:
     """What belongs to sizes s: z on the active groups, v = b - H u, c = a^T v and g = |c| of every group."""
 
-    active: Int64[Tensor, active]
+    active: Int64[Tensor, "active"]
     z: Float64[Tensor, "active d"]
     v: Float64[Tensor, "samples outputs"]
     c: Float64[Tensor, "groups d"]
@@ -67,7 +67,7 @@ class Quadratic:
         c = (self.a.flatten(1).mT @ v).view(*self.a.shape[1:], self.outputs)
         return c.mT.reshape(-1, self.a.shape[2])
 
-    def predict(self, active: Int64[Tensor, active], z: Float64[Tensor, "active d"]) -> Tensor:
+    def predict(self, active: Int64[Tensor, "active"], z: Float64[Tensor, "active d"]) -> Tensor:
         """u (samples, outputs) of z on the active groups."""
         u = torch.zeros_like(self.b)
         for output, of in self._by_output(active):
@@ -121,7 +121,7 @@ class Quadratic:
         c = self.correlate(v)
         return Point(active, z, v, c, c.norm(dim=1), 0.0, factor, root)
 
-    def curvature(self, point: Point, groups: Int64[Tensor, some]) -> Float64[Tensor, "some some"]:
+    def curvature(self, point: Point, groups: Int64[Tensor, "some"]) -> Float64[Tensor, "some some"]:
         """c_g^T a_g^T (H^-1 + sum s K / beta)^-1 a_h c_h for pairs (g, h): minus the derivative of g^2 / 2, over
         beta."""
         e = token_products(self.a, groups // self.outputs, point.c[groups])

@@ -26,8 +26,8 @@ class Heads:
 
     attention: Float64[Tensor, "heads n"]
     value: Float64[Tensor, "heads d"]
-    output: Float64[Tensor, heads *outputs]
-    gate: Int64[Tensor, heads] | None = None
+    output: Float64[Tensor, "heads *outputs"]
+    gate: Int64[Tensor, "heads"] | None = None
     gates: int = 0
 
     def predict(self, x: Tensor, gates: Tensor | None = None) -> Tensor:

@@ -58,8 +58,8 @@ class SequenceSolution:
 class _Selections:
     """Hard selections found so far: each row r of selection j takes token choice[j, r] with sign[j, r]."""
 
-    feature: Int64[Tensor, count]
-    output: Int64[Tensor, count]
+    feature: Int64[Tensor, "count"]
+    output: Int64[Tensor, "count"]
     choice: Int64[Tensor, "count n"]
     sign: Float64[Tensor, "count n"]
     columns: Float64[Tensor, "count predictions"]
