@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import math
 import operator
 from collections.abc import Iterable
 from numbers import Real
+from typing import Any
 
 import numpy as np
 import torch

@@ -122,7 +122,7 @@ def processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    facts = {}
+    facts: dict[str, str] = {}
     for name, colon, value in (line.partition(":") for line in lines):
         if colon:
             facts.setdefault(name.strip(), value.strip())

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
