@@ -57,7 +57,7 @@ def interleaved(
 
     A change of the machine's speed thus meets all routines alike. With ``warm`` each is called once before, so that
     caches, thread pools and memory pools are as they will be, and a routine that takes less than ``turn`` seconds is
-    called so often in its turn that it lasts that long; the mean counts. What the other routine left behind, caches full
+    called so often in its turn that it lasts that long; the mean counts. What the other routine left, caches full
     of its own numbers, then weighs little. Without, a turn is one call.
     """
     clock = clock or _clock

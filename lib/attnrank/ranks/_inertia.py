@@ -3,8 +3,8 @@
 By Sylvester's law of inertia the factors l d l^T of a symmetric matrix have as many positive eigenvalues as the small
 blocks of d. Factorised at both ends of an interval around tol^2 that is wider than every error made on the way, they
 bracket the count. Where both ends agree the count is certain: it is that of the exact singular values, and none of them
-lies so near the tolerance that a backward stable SVD in float64 could count otherwise. The error bounds are those of the
-theorem in the chapter "Measuring speed".
+lies so near the tolerance that a backward stable SVD in float64 could count otherwise. The error bounds are those of
+the theorem in the chapter "Measuring speed".
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def count_relative(a: Tensor, tol: float) -> tuple[Tensor, Tensor]:
 def _positive_pivots(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Number of positive eigenvalues of d in matrix = l d l^T (lower triangle, Bunch-Kaufman), bound of the error.
 
-    The computed factors are those of a matrix that differs by less than that bound; it is infinite where a block of d is
-    not clearly regular.
+    The computed factors are those of a matrix that differs by less than that bound; it is infinite where a block of d
+    is not clearly regular.
     """
     factors, pivots = torch.linalg.ldl_factor_ex(matrix)[:2]
     diagonal = factors.diagonal(dim1=-2, dim2=-1)
@@ -145,7 +145,7 @@ def _positive_pivots(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _product(a: Tensor, group: Tensor, order: Tensor) -> Tensor:
-    """x^T x of the columns x that ``order`` names, correct in the lower triangle; perhaps with some zero columns more."""
+    """x^T x of the columns x that ``order`` names, correct in the lower triangle; perhaps with more zero columns."""
     x = a.new_empty(len(group), a.shape[-2], order.shape[-1])
     for i, columns in zip(group.tolist(), x, strict=True):
         torch.gather(a[i], -1, order[i].expand_as(columns), out=columns)
