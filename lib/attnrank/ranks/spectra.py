@@ -56,10 +56,11 @@ def certified_rank(
     """The numerical rank, and which matrices of the batch needed a singular value decomposition for it.
 
     The count is first taken from the inertia of ``a^T a - tol^2`` with bounds of all rounding errors. Where they
-    certify it, the exact singular values have that count, and so have those of a float64 SVD. Where some singular value is too
-    near the tolerance, or the tolerance too small for the product (below about 1e-6 times the Frobenius norm), float64
-    singular values decide. On a singular value within rounding of ``tol`` the answer is therefore theirs. They are
-    computed on the CPU by one thread, so that the answer depends neither on the device nor on the number of threads.
+    certify it, the exact singular values have that count, and so have those of a float64 SVD. Where some singular value
+    is too near the tolerance, or the tolerance too small for the product (below about 1e-6 times the Frobenius norm),
+    float64 singular values decide. On a singular value within rounding of ``tol`` the answer is therefore theirs. They
+    are computed on the CPU by one thread, so that the answer depends neither on the device nor on the number of
+    threads.
 
     Parameters
     ----------
