@@ -153,10 +153,7 @@ def test_rows_of_another_processor_are_not_measured_here():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (
-            "model name\t: Fast 1\ncpu family\t: 6\nmodel\t\t: 143\n\nmodel name\t: Slow\n",
-            "Fast 1 (family 6, model 143)",
-        ),
+        ("model name\t: Fast\ncpu family\t: 6\nmodel\t\t: 143\n\nmodel name\t: Slow\n", "Fast (family 6, model 143)"),
         ("model name\t: Fast 1\n", "Fast 1"),
     ],
 )

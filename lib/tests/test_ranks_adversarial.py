@@ -15,12 +15,7 @@ from attnrank.ranks._hardmax import undecided
 SIZE = 18  # tokens of a case; fractions are slow
 
 #: Exponents of the smallest number above zero and of the largest.
-EXTREMES = {
-    torch.float16: (-24, 15),
-    torch.bfloat16: (-133, 127),
-    torch.float32: (-149, 127),
-    torch.float64: (-1074, 1023),
-}
+EXTREMES = dict(zip(DTYPES, [(-24, 15), (-133, 127), (-149, 127), (-1074, 1023)], strict=True))
 
 
 def exact_rank(q, k, causal=False):

@@ -224,7 +224,8 @@ def test_digits_of_scores_are_those_of_rational_arithmetic(data, dtype, shape):
 
 @settings(max_examples=100, deadline=None)
 @given(
-    numbers=st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=5), width=st.integers(1, 26)
+    numbers=st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=5),
+    width=st.integers(1, 26),
 )
 def test_slices_of_few_bits_add_up(numbers, width):
     x = torch.tensor(numbers, dtype=torch.float64)

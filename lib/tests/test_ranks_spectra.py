@@ -421,12 +421,8 @@ def test_the_default_dtype_does_not_change_a_rank(default):
 @pytest.mark.parametrize("dtype", EIGHT_BITS)
 def test_8_bit_numbers_are_widened(dtype):
     a = draw(70, 2, 140, 90).to(dtype)
-    for measure in (
-        stable_rank,
-        effective_rank,
-        singular_values,
-        *(partial(f, tol=3.0) for f in (numerical_rank, counted)),
-    ):
+    measures = (stable_rank, effective_rank, singular_values, *(partial(f, tol=3.0) for f in (numerical_rank, counted)))
+    for measure in measures:
         assert torch.equal(measure(a), measure(a.float()))
 
 

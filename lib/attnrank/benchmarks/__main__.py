@@ -38,8 +38,7 @@ def measure(name: str, quick: bool, folder: Path) -> pd.DataFrame:
     """All rows of a table, measured now on the processor at hand; rows of others in the folder stay as they are."""
     experiment, stored = EXPERIMENTS[name], f"{name}-quick" if quick else name
     settings = experiment.quick if quick else on([processor()], [dict(x) for x in _cases(experiment.paper)])
-    declared = ("chapter", "repeats", "version")
-    options: dict[str, Any] = {name: getattr(experiment, name) for name in declared}
+    options: dict[str, Any] = {name: getattr(experiment, name) for name in ("chapter", "repeats", "version")}
     others = _measured_elsewhere(stored, folder)
     with tempfile.TemporaryDirectory() as temporary:
         if len(others):
@@ -64,7 +63,9 @@ def _measured_elsewhere(name: str, folder: Path) -> pd.DataFrame:
     return table[table.processor != processor()] if "processor" in table else pd.DataFrame()
 
 
-def keep(name: str, function: Callable, rows: pd.DataFrame, keys: Iterable[str], folder: Path, options: dict) -> None:
+def keep(
+    name: str, function: Callable, rows: pd.DataFrame, keys: Iterable[str], folder: Path, options: dict[str, Any]
+) -> None:
     """Write a table of rows that have been measured."""
     keys = list(keys)
     results = rows.drop(columns=keys).astype(object).where(rows.drop(columns=keys).notna(), None).to_dict("records")

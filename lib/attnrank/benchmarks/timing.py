@@ -57,8 +57,8 @@ def interleaved(
 
     A change of the machine's speed thus meets all routines alike. With ``warm`` each is called once before, so that
     caches, thread pools and memory pools are as they will be, and a routine that takes less than ``turn`` seconds is
-    called so often in its turn that it lasts that long; the mean counts. What the other routine left behind, caches
-    full of its own numbers, then weighs little. Without, a turn is one call.
+    called so often in its turn that it lasts that long; the mean counts. What the other routine left, caches full
+    of its own numbers, then weighs little. Without, a turn is one call.
     """
     clock = clock or _clock
     calls = [_calls_of_a_turn(routine, turn, clock) if warm else 1 for routine in routines]

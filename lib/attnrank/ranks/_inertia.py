@@ -145,8 +145,7 @@ def _positive_pivots(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _product(a: Tensor, group: Tensor, order: Tensor) -> Tensor:
-    """x^T x of the columns x that ``order`` names, correct in the lower triangle; perhaps with some zero columns
-    more."""
+    """x^T x of the columns x that ``order`` names, correct in the lower triangle; perhaps with more zero columns."""
     x = a.new_empty(len(group), a.shape[-2], order.shape[-1])
     for i, columns in zip(group.tolist(), x, strict=True):
         torch.gather(a[i], -1, order[i].expand_as(columns), out=columns)

@@ -54,12 +54,11 @@ def hardmax_rank(
     _check_arguments(q, k, causal)
     tile = None if tile is None else _check.integer("tile", tile, minimum=1)
     batch, n, m = q.shape[:-2], q.shape[-2], k.shape[-2]
-    q, k = (widened(x.detach()).reshape(-1, *x.shape[-2:]) for x in (q, k))
     with torch.autocast(q.device.type, enabled=False):
-        heads = Heads.of(q, k, causal)
+        heads = Heads.of(widened(q.detach()), widened(k.detach()), causal)
         if n * m <= SMALL and tile is None:
             return block_ranks(heads, causal=causal).reshape(batch)
-        ranks = [search_rank(heads[i : i + 1], causal=causal, tile=tile) for i in range(len(q))]
+        ranks = [search_rank(heads[i : i + 1], causal=causal, tile=tile) for i in range(len(heads.q))]
         return torch.stack(ranks).reshape(batch)
 
 

@@ -132,8 +132,7 @@ def stable_rank(a: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch"]:
     ------
     ValueError : empty, NaN or infinite ``a``.
 
-    Source: Rudelson and Vershynin (2007). For a hardmax matrix it is n / (largest column count): chapter
-    attention_rank.
+    Source: Rudelson and Vershynin (2007). Of a hardmax matrix it is n / (largest column count): chapter attention_rank.
     """
     share = _relative_to_largest(a)
     return share.square().sum(-1)

@@ -78,7 +78,7 @@ def speed(
 
 def _at_hand(name: str) -> None:
     if name != processor():
-        raise ValueError(f"processor must be the one at hand, {processor()!r}, got {name!r}: rows are measured on it")
+        raise ValueError(f"processor must be the one at hand, {processor()!r}, got {name!r}: measure its rows there")
 
 
 def _memory(n: int, d_h: int, dtype: str, threads: int, device: str, bar: str) -> Setting:

@@ -40,8 +40,7 @@ def block_ranks(heads: Heads, *, causal: bool) -> Tensor:
 def _choose(
     heads: Heads, part: slice, rows: slice, hidden: Tensor | None, scratch: Tensor, chosen: Tensor
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Count in ``chosen`` (matrices, m) how often each key is the best of the queries ``rows`` of the matrices
-    ``part``.
+    """Count in ``chosen`` (matrices, m) how often each key is the best of the queries ``rows`` of matrices ``part``.
 
     Of queries that have several close keys each of them is counted; yields these pairs, as indices of the query among
     all of the batch and of the key.

@@ -67,8 +67,7 @@ def slices(x: Tensor, top: Tensor, width: int) -> Slices:
 
 
 def _digits(levels: Slices, width: int) -> list[Tensor]:
-    """Sums of levels, of which each counts 2^-width of the one before, as whole numbers from 0 to 2^width but the
-    first."""
+    """Sums of levels, of which each counts 2^-width of the one before, as whole numbers below 2^width but the first."""
     base, digits = 2.0**width, []
     carry: Any = 0.0
     for level in range(max(levels), 0, -1):

@@ -62,8 +62,7 @@ def _decide(heads: Heads, keys: Tensor, queries: Tensor, causal: bool, chosen: T
 
 @dataclass
 class Queries:
-    """Some queries, and the best score of each so far: in the tile that begins with key ``left``, next best
-    ``second``."""
+    """Queries, and the best score of each so far: in the tile that begins with key ``left``, next best ``second``."""
 
     index: Tensor
     x: Tensor

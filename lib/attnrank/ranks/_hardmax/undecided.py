@@ -121,8 +121,7 @@ def _best_of_all(q: Tensor, k: Tensor, seen: tuple[Tensor, Tensor] | None) -> Te
 
 
 def distinct_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Indices of the rows of ``x`` (rows, d_h) that equal no earlier row, ascending; and for each row its equal
-    there."""
+    """Indices of the rows of ``x`` (rows, d_h) that equal no earlier row, ascending; and of each row its equal."""
     rows, group = torch.unique(x + 0.0, dim=0, return_inverse=True)  # + 0.0 turns -0.0 into 0.0
     first = torch.full(rows.shape[:1], len(x), dtype=torch.int64, device=x.device)
     first, order = first.scatter_reduce_(0, group, torch.arange(len(x), device=x.device), "amin").sort()

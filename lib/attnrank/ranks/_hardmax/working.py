@@ -34,12 +34,14 @@ class Heads:
 
     @classmethod
     def of(cls, q: Tensor, k: Tensor, causal: bool) -> Heads:
-        """Raises ValueError for NaN, infinite numbers, and scores that overflow."""
+        """Of ``q`` (..., n, d_h) and ``k``; raises ValueError for NaN, infinite numbers, and scores that overflow."""
+        given = q, k
+        q, k = q.reshape(-1, *q.shape[-2:]), k.reshape(-1, *k.shape[-2:])
         x, y = _float(q).float(), _centred(_float(k))
         norm, key_norm = norms(x), norms(y)
         longest, longest_key, shortest = torch.stack([norm.amax(), key_norm.amax(), norm.amin()]).tolist()
         if not (MODERATE[0] <= longest <= MODERATE[1] and MODERATE[0] <= longest_key <= MODERATE[1]):  # NaN, too
-            check_range(q, k, causal)
+            check_range(*given, causal)
             x, y = _scaled(_float(q)).float(), _centred(_scaled(_float(k)))
             norm, key_norm = norms(x), norms(y)
             shortest = norm.amin().item()
