@@ -13,7 +13,10 @@ from types import ModuleType
 
 from attnrank import convex, inputs, theory
 from attnrank.heads import LayoutWarning, hardmax_rank_of, head_ranks
-from attnrank.probe import probe  # attnrank.probe is the function; python -m attnrank.probe finds the module
+from attnrank.probe import (  # attnrank.probe is the function; python -m attnrank.probe finds the module
+    probe,
+    recommend_head_dim,
+)
 from attnrank.ranks import effective_rank, hardmax_rank, numerical_rank, singular_values, stable_rank
 from attnrank.scores import attention, gaussian_weights, queries_keys
 
@@ -32,6 +35,7 @@ __all__ = [
     "numerical_rank",
     "probe",
     "queries_keys",
+    "recommend_head_dim",
     "singular_values",
     "stable_rank",
     "theory",

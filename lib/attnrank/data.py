@@ -98,8 +98,9 @@ def images(
     OSError
         As :func:`load`.
     """
-    coded, labels = pixels(name, split, count=count, generator=generator, folder=folder, revision=revision)
-    values, source = coded.to(torch.float64).div_(SOURCES[name].white), SOURCES[name]
+    source = _image_source(name, split)
+    coded, labels = _drawn(_tables(name, split, folder, revision), source, count, generator)
+    values = coded.to(torch.float64).div_(source.white)
     if standardise:
         mean, std = torch.tensor([source.mean, source.std], dtype=torch.float64)[:, :, None, None]
         values.sub_(mean).div_(std)
@@ -119,14 +120,8 @@ def pixels(
 
     Parameters and errors as for :func:`images`.
     """
-    source = _source(name, split)
-    if source.shape is None:
-        raise ValueError(f"name must be a set of images, got {name!r}: use texts")
-    tables = _tables(name, split, folder, revision)
-    labels = np.concatenate([table["label"].to_numpy() for _, table in tables])
-    rows = _rows(len(labels), count, generator)
-    stored = torch.from_numpy(_pixels(tables, rows, source)).permute(0, 3, 1, 2).contiguous()
-    return stored, torch.from_numpy(labels[rows])
+    source = _image_source(name, split)
+    return _drawn(_tables(name, split, folder, revision), source, count, generator)
 
 
 def texts(
@@ -159,6 +154,23 @@ def _rows(total: int, count: int | None, generator: torch.Generator | None) -> n
     if generator is None:
         return np.arange(count)
     return torch.randperm(total, generator=_check.generator("generator", generator))[:count].numpy()
+
+
+def _image_source(name: str, split: str) -> Source:
+    source = _source(name, split)
+    if source.shape is None:
+        raise ValueError(f"name must be a set of images, got {name!r}: use texts")
+    return source
+
+
+def _drawn(
+    tables: list[tuple[str, pa.Table]], source: Source, count: int | None, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor]:
+    """Stored images and labels of the rows that are drawn."""
+    labels = np.concatenate([table["label"].to_numpy() for _, table in tables])
+    rows = _rows(len(labels), count, generator)
+    stored = torch.from_numpy(_pixels(tables, rows, source)).permute(0, 3, 1, 2).contiguous()
+    return stored, torch.from_numpy(labels[rows])
 
 
 def _tables(name: str, split: str, folder: str | Path | None, revision: str | None) -> list[tuple[str, pa.Table]]:

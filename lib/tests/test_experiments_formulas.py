@@ -41,10 +41,11 @@ def test_effective_queries_are_as_many_balls_in_the_same_cells(n, parts):
     assert theory.effective_queries_bound(n, 0.0) == n
     row = formulas.eigenvalue_bounds(n, 1 / parts)
     assert row["effective_queries"] == theory.effective_queries_bound(n, 1 / parts)
+    assert row["noise_stability"] == theory.smallest_eigenvalue_bound(n, 1 / parts)
     mu = 1 - 1 / parts
-    power = (1 - mu) / (1 + mu)
-    remainder = n ** (2 * mu / (1 + mu)) * max(1.0, math.log(2 * n**power)) ** power / 2
-    assert row["noise_stability"] == pytest.approx(n - n / math.e + remainder, rel=1e-9)
+    # Never below the barrier, and at most (1 - 1/e) n + 4 / (1 - mu) n^{2 mu / (1 + mu)}.
+    closed = n - n / math.e + 4 * parts * n ** (2 * mu / (1 + mu))
+    assert theory.occupancy_bound(n) * (1 - 1e-9) <= row["noise_stability"] <= closed * (1 + 1e-9)
     assert row["barrier"] == theory.occupancy_bound(n)
 
 

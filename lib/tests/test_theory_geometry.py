@@ -154,7 +154,7 @@ def test_qk_norm_limit_is_what_normalised_keys_reach(d_h):
     [
         (lambda: theory.polytope_vertices(0, 2), "n"),
         (lambda: theory.polytope_vertices(5, 0), "d"),
-        (lambda: theory.polytope_vertices(5, 2.0), "d"),
+        (lambda: theory.polytope_vertices(5, 2.5), "d"),
         (lambda: theory.qk_norm_limit(0), "d_h"),
         (lambda: theory.qk_norm_limit(2.5), "d_h"),
         (lambda: theory.poisson_voronoi_variance(0), "dimension"),

@@ -106,7 +106,7 @@ EXPERIMENTS = {
         repeats=Rounding(1e-9),
     ),
     "vit_causes": Experiment(
-        "The same in a deep random Vision Transformer on real images.",
+        "Which part of a block makes tokens alike in a deep random Vision Transformer on real images?",
         vit_causes,
         quick=grid(dataset=["digits"], patch=[2], part=["both"], activation=["gelu"], init=["lecun"], images=[16],
         seed=[0]),
