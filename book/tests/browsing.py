@@ -12,14 +12,16 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, Request, sync_playwright
 
+import accessibility
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge", "microsoft-edge")
 MAC = ("Chromium.app/Contents/MacOS/Chromium", "Google Chrome.app/Contents/MacOS/Google Chrome",
        "Microsoft Edge.app/Contents/MacOS/Microsoft Edge")
 WINDOWS = ("Google/Chrome/Application/chrome.exe", "Chromium/Application/chrome.exe",
            "Microsoft/Edge/Application/msedge.exe")
 MODES = {
-    "light": {"viewport": {"width": 1400, "height": 900}, "color_scheme": "light"},
-    "dark": {"viewport": {"width": 1400, "height": 900}, "color_scheme": "dark"},
+    "light": {"viewport": {"width": 1360, "height": 900}, "color_scheme": "light"},
+    "dark": {"viewport": {"width": 1360, "height": 900}, "color_scheme": "dark"},
     "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light", "device_scale_factor": 2},
 }
 # Formulas in the text that MathJax has not replaced, and formulas it could not read.
@@ -98,7 +100,7 @@ def tab_of(browser: Browser, **options: Any) -> Page:
 
 
 def visit(browser: Browser, path: Path, mode: str) -> list[str]:
-    """Open a page in a mode and return every fault: network, console, scripts, mathematics, images, overflow."""
+    """Open a page in a mode and return every fault: network, console, scripts, mathematics, images, overflow, axe."""
     faults: list[str] = []
     page = tab_of(browser, **MODES[mode])
     page.route(outside, lambda route: route.abort())
@@ -114,6 +116,8 @@ def visit(browser: Browser, path: Path, mode: str) -> list[str]:
     faults += [f"image distorted: {source}" for source in page.evaluate(DISTORTED_IMAGES)]
     if mode == "phone":
         faults += [f"wider than the screen: {element}" for element in page.evaluate(OVERFLOWING)]
+    if mode != "dark":  # one visit serves both themes
+        faults += accessibility.violations(page, unfold=mode == "phone")
     page.context.close()
     return [f"{path.name} ({mode}): {fault}" for fault in faults]
 
