@@ -1,7 +1,7 @@
 """The directive ``{explorable} name``: a figure that the reader changes, by scripts of book/_static/explorables.
 
-Its scripts, and the numbers that they read, are part of the pages that have one, so that a page works from file://. What
-stands in the page itself is the static twin: a picture of the first state, for print and for readers without scripts.
+The numbers that its scripts read are in the pages that have one, so that a page works from file://. What stands in the
+page itself is the static twin: a picture of the first state, for print and for readers without scripts.
 
     python book/_ext/explorables.py SITE
 
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
-from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.typing import ExtensionMetadata
@@ -35,7 +34,6 @@ class Explorable(SphinxDirective):
 
     required_arguments = 1
     has_content = True
-    option_spec = {"class": directives.class_option}
 
     def run(self) -> list[nodes.Node]:
         name = self.arguments[0]
@@ -46,7 +44,7 @@ class Explorable(SphinxDirective):
         place = Place(kind=name)
         twins = read("twins.json")
         if name in twins:
-            picture = nodes.image(uri=f"/book/_static/explorables/{name}.png", alt=twins[name], classes=["explorable-twin"])
+            picture = nodes.image(uri=f"/book/_static/explorables/{name}.png", alt=twins[name])
             caption = nodes.caption("", "")
             content = nodes.paragraph()
             self.state.nested_parse(self.content, self.content_offset, content)
@@ -87,7 +85,8 @@ def add_scripts(app: Sphinx, page: str, template: str, context: dict[str, Any], 
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:
-    app.add_node(Place, html=(open_place, close_place), **dict.fromkeys(("latex", "text", "man", "texinfo"), (pass_over,) * 2))
+    others = dict.fromkeys(("latex", "text", "man", "texinfo"), (pass_over, pass_over))
+    app.add_node(Place, html=(open_place, close_place), **others)
     app.add_directive("explorable", Explorable)
     app.connect("html-page-context", add_scripts)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
@@ -102,13 +101,16 @@ def draw_twins(site: Path) -> None:
     with browsing.open_browser(browsing.find_chromium() or "chromium") as browser:
         window = {"width": 1360, "height": 900}
         tab = browser.new_context(viewport=window, color_scheme="light", device_scale_factor=1.5).new_page()
-        for page in sorted(path for path in site.rglob("*.html") if 'data-explorable="' in path.read_text(encoding="utf-8")):
+        for page in sorted(site.rglob("*.html")):
+            if 'data-explorable="' not in page.read_text(encoding="utf-8"):
+                continue
             tab.goto(page.as_uri(), wait_until="load")
             browsing.settle(tab)
             for place in tab.query_selector_all(".explorable-ready"):
                 kind = place.get_attribute("data-explorable")
                 place.evaluate("e => e.classList.add('explorable-photograph')")
-                place.query_selector(".explorable-live").screenshot(path=str(STATIC / f"{kind}.png"), omit_background=True)
+                live = place.query_selector(".explorable-live")
+                live.screenshot(path=str(STATIC / f"{kind}.png"), omit_background=True)
                 found[kind] = place.query_selector(".explorable-description").inner_text()
     text = json.dumps(dict(sorted(found.items())), indent=1, ensure_ascii=False)
     (STATIC / "twins.json").write_text(text + "\n", encoding="utf-8", newline="\n")

@@ -141,6 +141,7 @@ FINDINGS = (barrier, growth, after_training, does_rank_matter, token_sparsity)
 if __name__ == "__main__":
     plt.switch_backend("agg")
     for finding in FINDINGS:
-        small(finding).savefig(BOOK / "_static" / f"finding-{finding.__name__}.png", dpi=150, metadata={"Software": None})
+        target = BOOK / "_static" / f"finding-{finding.__name__}.png"
+        small(finding).savefig(target, dpi=150, metadata={"Software": None})
     # An opaque page: the README is read on sites that choose their own background.
     draw().savefig(BOOK / "_static" / "landing.png", dpi=200, facecolor="white", metadata={"Software": None})

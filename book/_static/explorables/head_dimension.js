@@ -10,7 +10,7 @@
 
   Explorables.kinds.head_dimension = {
     title: "Calculate: what a head dimension allows",
-    start: () => ({ model: "GPT-2", n: 1024, d_h: 64 }),
+    start: () => ({ model: data().models[0].name, n: data().models[0].n, d_h: data().models[0].d_h }),
     controls: () => [
       { key: "model", label: "Model", options: [["", "own numbers"], ...data().models.map(({ name }) => [name, name])] },
       { key: "n", label: `Tokens n (${data().lengths.map(n => n.toLocaleString("en")).join(" to ")})`, least: data().lengths[0], most: data().lengths[1] },

@@ -94,7 +94,7 @@ def head_dimension_numbers(lengths: int = 18, head_dims: int = 40) -> dict:
     }  # fmt: skip
 
 
-def token_sparsity_numbers() -> dict:
+def token_sparsity_numbers(shares: tuple[float, ...] = SHARES) -> dict:
     """The digits of chapter token_sparsity: the sums that make its program, and solutions along the path.
 
     The sums suffice for objective, dual objective and gap at any point; ``gram`` is X'X, the rows of its lower half.
@@ -105,7 +105,7 @@ def token_sparsity_numbers() -> dict:
     flat, side, largest = x.flatten(1), token_sparsity.PATCH["digits"], convex.beta_max(x, y)
     gram = (flat.T @ flat).numpy()
     path = []
-    for share in SHARES:
+    for share in shares:
         solution, _, accuracy = token_sparsity.fitted("digits", SAMPLES, "two", share)
         path.append({"share": share, "z": _rounded(solution.z.flatten(), 12), "accuracy": round(accuracy, 6)})
     images, shown = data.images("digits", "test", count=None, generator=None)
