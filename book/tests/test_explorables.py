@@ -225,7 +225,7 @@ def moved(tab: browsing.Page, kind: str, control: str) -> list[str]:
         + [...e.querySelectorAll('canvas')].map(canvas => canvas.toDataURL()).join()]"""
     before = place.evaluate(look)
     place.locator('[data-key="2"]' if control == "key" else f"#{kind}-{control}").focus()
-    tab.keyboard.press("ArrowUp" if control in ("seed", "key") else "ArrowDown")
+    tab.keyboard.press("ArrowUp" if control in ("seed", "key", "temperature") else "ArrowDown")
     tab.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
     after = place.evaluate(look)
     looks = zip(("text", "picture"), before, after)
