@@ -16,7 +16,7 @@ from attnrank.sweep import Setting
 
 CHAPTER = "convex_experiments"
 #: How many of the runs of a series, from the first, are finished and published.
-FINISHED = {"p = 17": 3}
+FINISHED = {"p = 17": 6}
 
 
 def finished() -> list[Setting]:
