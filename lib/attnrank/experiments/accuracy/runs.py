@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -26,6 +27,8 @@ INTERVENTIONS: dict[str, dict] = {
     "sharp": {},  # a quarter of the usual temperature: see `configuration`
 }
 PROBE_IMAGES = 32
+#: Runs that differ in these take the same time.
+SAME_SHAPE = ("seed", "epoch", "layer")
 
 
 def accuracy(
@@ -140,6 +143,12 @@ def runs_folder() -> Path | None:
 
 def seconds_to_train(setting: Setting) -> float:
     """About what it takes to train a run, on one core that is shared with others: 5e8 operations a second."""
+    return _seconds_of_shape(tuple((name, value) for name, value in setting.items() if name not in SAME_SHAPE))
+
+
+@lru_cache(maxsize=256)
+def _seconds_of_shape(shape: tuple[tuple[str, Any], ...]) -> float:
+    setting = dict(shape) | {"seed": 0}
     images = SOURCES[setting["dataset"]].rows("train") * setting["epochs"]
     return training_flops(untrained(setting), images) / 5e8
 
