@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 
 @runtime_checkable

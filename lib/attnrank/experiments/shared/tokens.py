@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 from jaxtyping import Int32, Int64
@@ -26,10 +27,12 @@ def tokenizer(dataset: str, kind: str, vocabulary: int) -> Tokenizer:
     frequent of these pieces; ``subwords`` builds them from characters by merging pairs that are frequent (byte-pair
     encoding, Sennrich et al. 2016). Raises ValueError for an unknown kind and what `attnrank.data.texts` raises.
     """
-    special = {"vocab_size": _check.integer("vocabulary", vocabulary, minimum=3), "show_progress": False,
-               "special_tokens": ["[padding]", "[unknown]"]}  # fmt: skip
+    size = _check.integer("vocabulary", vocabulary, minimum=3)
+    names = ["[padding]", "[unknown]"]
+    special: dict[str, Any] = {"vocab_size": size, "show_progress": False, "special_tokens": names}
     if _check.choice("kind", kind, KINDS) == "words":
-        made, trainer = Tokenizer(models.WordLevel(unk_token="[unknown]")), trainers.WordLevelTrainer(**special)
+        made = Tokenizer(models.WordLevel(unk_token="[unknown]"))
+        trainer: trainers.Trainer = trainers.WordLevelTrainer(**special)
     else:
         made, trainer = Tokenizer(models.BPE(unk_token="[unknown]")), trainers.BpeTrainer(**special)
     made.normalizer = normalizers.Sequence([normalizers.Replace("<br />", " "), normalizers.Lowercase()])
