@@ -65,7 +65,7 @@ class LedgerDirective(SphinxDirective):
 
     def note_ledger(self) -> list[Claim]:
         self.env.note_dependency(str(RESULTS / "ledger.csv"))
-        for name in ("claim_theorems.csv", "theorem_tests.csv"):
+        for name in ("ledger.py", "claim_links.py", "claim_theorems.csv", "theorem_tests.csv"):
             self.env.note_dependency(str(Path(__file__).with_name(name)))
         claims = ledger()
         strangers = {claim.id.partition("/")[0] for claim in claims} - set(claim_links.chapters())
