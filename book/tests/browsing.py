@@ -95,6 +95,7 @@ def visit(browser: Browser, path: Path, mode: str) -> list[str]:
     """Open a page in a mode and return every fault: network, console, scripts, mathematics, images, overflow, axe."""
     faults: list[str] = []
     context = browser.new_context(**MODES[mode])
+    context.set_default_timeout(300_000)  # a busy machine is no fault of the page
     page = context.new_page()
     page.route(outside, lambda route: route.abort())
     page.on("request", lambda request: outside(request.url) and faults.append(f"request to {request.url}"))
