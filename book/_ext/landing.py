@@ -1,4 +1,7 @@
-"""The picture of the landing page and the README: python book/_ext/landing.py writes book/_static/landing.png."""
+"""The picture of the landing page and the READMEs.
+
+python book/_ext/landing.py writes book/_static/landing.png and, smaller, lib/picture.png.
+"""
 
 from __future__ import annotations
 
@@ -64,4 +67,6 @@ def draw_curves(ax: Axes) -> None:
 if __name__ == "__main__":
     plt.switch_backend("agg")
     # An opaque page: the README is read on sites that choose their own background.
-    draw().savefig(BOOK / "_static" / "landing.png", dpi=200, facecolor="white", metadata={"Software": None})
+    figure = draw()
+    for path, dpi in ((BOOK / "_static" / "landing.png", 200), (BOOK.parent / "lib" / "picture.png", 90)):
+        figure.savefig(path, dpi=dpi, facecolor="white", metadata={"Software": None})

@@ -49,8 +49,8 @@ def is_section(node: nodes.Node) -> bool:
 
 def text_of(node: nodes.Node, part_only: bool = False) -> str:
     """The prose below a node, formulas in plain characters, without the sections in it if only its part is wanted."""
-    if isinstance(node, nodes.Text):
-        return node.astext()
+    if isinstance(node, nodes.Text):  # titles in the bibliography come with their dollars
+        return re.sub(r"\$([^$]+)\$", lambda formula: plain(formula[1]), node.astext())
     if isinstance(node, nodes.math):
         return plain(node.astext())
     if isinstance(node, nodes.raw):
