@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import Browser, Page, Request, sync_playwright
 
@@ -82,7 +83,7 @@ def open_browser(executable: str) -> Iterator[Browser]:
     if sys.platform == "linux":
         arguments += ["--no-sandbox", "--disable-dev-shm-usage"]
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=arguments)
+        browser = playwright.chromium.launch(executable_path=executable, args=arguments, timeout=0)
         yield browser
         browser.close()
 
@@ -91,12 +92,17 @@ def outside(url: str) -> bool:
     return not url.startswith(("file:", "data:", "blob:", "about:"))
 
 
+def tab_of(browser: Browser, **options: Any) -> Page:
+    """A new tab in a context of its own, which waits as long as a busy machine takes."""
+    context = browser.new_context(**options)
+    context.set_default_timeout(0)
+    return context.new_page()
+
+
 def visit(browser: Browser, path: Path, mode: str) -> list[str]:
     """Open a page in a mode and return every fault: network, console, scripts, mathematics, images, overflow, axe."""
     faults: list[str] = []
-    context = browser.new_context(**MODES[mode])
-    context.set_default_timeout(300_000)  # a busy machine is no fault of the page
-    page = context.new_page()
+    page = tab_of(browser, **MODES[mode])
     page.route(outside, lambda route: route.abort())
     page.on("request", lambda request: outside(request.url) and faults.append(f"request to {request.url}"))
     page.on("requestfailed", lambda request: faults.append(f"request failed: {request.url} {failure(request)}"))
@@ -110,9 +116,9 @@ def visit(browser: Browser, path: Path, mode: str) -> list[str]:
     faults += [f"image distorted: {source}" for source in page.evaluate(DISTORTED_IMAGES)]
     if mode == "phone":
         faults += [f"wider than the screen: {element}" for element in page.evaluate(OVERFLOWING)]
-    if mode != "dark":  # one visit serves both themes
+    if mode != "dark" and page.url == path.as_uri():  # one visit serves both themes; what it leads to is visited itself
         faults += accessibility.violations(page, unfold=mode == "phone")
-    context.close()
+    page.context.close()
     return [f"{path.name} ({mode}): {fault}" for fault in faults]
 
 
@@ -121,7 +127,7 @@ def failure(request: Request) -> str:
 
 
 def settle(page: Page) -> None:
-    """Wait for redirects, fonts and MathJax."""
+    """Wait for redirects, fonts and MathJax, and until two frames have been drawn after them."""
     page.wait_for_load_state("networkidle")
     page.evaluate("async () => { await document.fonts.ready; await window.MathJax?.startup?.promise }")
-    page.wait_for_timeout(100)
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")

@@ -34,12 +34,10 @@ QUERIES = {  # what is typed: where one of the first three results must lead
 
 @pytest.fixture(scope="module")
 def page(browser: browsing.Browser, site: Path) -> Iterator[Page]:
-    context = browser.new_context()
-    context.set_default_timeout(300_000)
-    opened = context.new_page()
+    opened = browsing.tab_of(browser)
     opened.goto((site / "search.html").as_uri() + "?q=sliding%20window")
     yield opened
-    context.close()
+    opened.context.close()
 
 
 def index(site: Path) -> dict[str, list[dict[str, str]]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -104,10 +103,12 @@ class Block(nn.Module):
 class Encoder(nn.Module):
     """Transformer encoder: X_l = Block_l(X_{l-1}) for l = 1..depth; output = LayerNorm(X_depth)."""
 
+    blocks: list[Block]  # to type checkers; a ModuleList
+
     def __init__(self, config: TransformerConfig, generator: torch.Generator) -> None:
         super().__init__()
         self.width = config.width
-        self.blocks = nn.ModuleList(Block(config, generator) for _ in range(config.depth))
+        self.blocks = nn.ModuleList(Block(config, generator) for _ in range(config.depth))  # type: ignore[assignment]
         self.norm = nn.LayerNorm(config.width, dtype=torch.float64)
 
     def forward(self, x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n d"]:
@@ -131,8 +132,7 @@ class Encoder(nn.Module):
         if not wanted or not set(wanted) <= set(every):
             raise ValueError(f"layers must list some of 0..{len(self.blocks) - 1}, got {layers!r}")
         found = {}
-        blocks: list[Any] = list(self.blocks[: max(wanted) + 1])
-        for layer, block in enumerate(blocks):
+        for layer, block in enumerate(self.blocks[: max(wanted) + 1]):
             if layer in wanted:
                 attention = block.attention
                 found[layer] = (attention.scaled_queries_keys if scaled else attention.queries_keys)(block.norm1(x))

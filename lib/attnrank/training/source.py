@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from jaxtyping import Int64, Shaped, UInt8
@@ -25,11 +25,11 @@ class Source(Protocol):
 
     def batch(self, seed: int, epoch: int, step: int, batch: int) -> tuple[Tensor, Tensor]: ...
 
-    def test(self, model: nn.Module) -> dict[str, float]: ...
+    def test(self, model: Any) -> dict[str, float]: ...
 
     def describe(self) -> dict[str, object]: ...
 
-    def to(self, device: torch.device) -> Source: ...
+    def to(self, device: torch.device) -> Self: ...
 
 
 def generator_of(*numbers: int) -> torch.Generator:
