@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
@@ -41,7 +39,7 @@ class Labelled:
         """The order in which an epoch meets the training examples: a random permutation, drawn on the CPU."""
         return torch.randperm(len(self.train_labels), generator=generator)
 
-    def to(self, device: torch.device) -> Self:
+    def to(self, device: torch.device) -> Labelled:
         """Move the examples to a device, and return this object."""
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
