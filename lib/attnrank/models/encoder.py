@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -113,10 +112,12 @@ class Encoder(nn.Module):
     ``keys`` says which tokens are attended to, in every layer; None means all.
     """
 
+    blocks: list[Block]  # to type checkers; a ModuleList
+
     def __init__(self, config: TransformerConfig, generator: torch.Generator) -> None:
         super().__init__()
         self.width = config.width
-        self.blocks = nn.ModuleList(Block(config, generator) for _ in range(config.depth))
+        self.blocks = nn.ModuleList(Block(config, generator) for _ in range(config.depth))  # type: ignore[assignment]
         self.norm = nn.LayerNorm(config.width, dtype=torch.float64)
 
     def forward(
@@ -147,8 +148,7 @@ class Encoder(nn.Module):
         if not wanted or not set(wanted) <= set(every):
             raise ValueError(f"layers must list some of 0..{len(self.blocks) - 1}, got {layers!r}")
         found = {}
-        blocks: list[Any] = list(self.blocks[: max(wanted) + 1])
-        for layer, block in enumerate(blocks):
+        for layer, block in enumerate(self.blocks[: max(wanted) + 1]):
             if layer in wanted:
                 attention = block.attention
                 found[layer] = (attention.scaled_queries_keys if scaled else attention.queries_keys)(block.norm1(x))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+Kind = TypeVar("Kind")
 
 
 @runtime_checkable
@@ -21,11 +23,11 @@ class Source(Protocol):
 
     def batch(self, seed: int, epoch: int, step: int, batch: int) -> tuple[Tensor, Tensor]: ...
 
-    def test(self, model: nn.Module) -> dict[str, float]: ...
+    def test(self, model: Any) -> dict[str, float]: ...
 
     def describe(self) -> dict[str, object]: ...
 
-    def to(self, device: torch.device) -> Source: ...
+    def to(self: Kind, device: torch.device) -> Kind: ...
 
 
 def generator_of(*numbers: int) -> torch.Generator:

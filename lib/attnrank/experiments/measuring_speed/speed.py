@@ -64,12 +64,12 @@ def speed(
     at_hand(processor)
     if contest == "memory":
         return _memory(n, d_h, dtype, threads, device, bar)
-    names = CONTESTS[_check.choice("contest", contest, CONTESTS)]
-    names = {"contestant": names.contestant, "baseline": names.baseline}
+    held = CONTESTS[_check.choice("contest", contest, CONTESTS)]
+    names = {"contestant": held.contestant, "baseline": held.baseline}
     if device == "cuda" and not torch.cuda.is_available():
         return _result(names, verdict="not measured")
     with threads_set(threads):
-        routines = CONTESTS[contest].prepare(n, d_h, batch, dtype, device)
+        routines = held.prepare(n, d_h, batch, dtype, device)
         times = interleaved(routines, rounds, warm=rounds > 2, turn=TURN)
     ratio = compare(*times[:2])
     limit = ratio.baseline_seconds / statistics.median(times[2]) if len(times) > 2 else None

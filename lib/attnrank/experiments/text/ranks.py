@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnrank import _check
 from attnrank.experiments.layer_tables.encoders import advance
 from attnrank.experiments.shared.heads import hardmax_rank_on_device
 from attnrank.experiments.shared.tokens import token_numbers
 from attnrank.models import PADDING, TextTransformer, TransformerConfig
-from attnrank.models.encoder import Block
 from attnrank.sweep import Setting
 from attnrank.theory import token_geometry_rank
 
@@ -71,7 +70,7 @@ def _ranks_of_text(model: TextTransformer, text: Tensor, layer: int, attended: b
         x, weights = model.embedding[kinds.long()], counts.double()
     else:
         x, weights = model.embed(text[None])[0], torch.ones(len(text), dtype=torch.float64)
-    blocks: list[Block] = [block for block in model.encoder.blocks if isinstance(block, nn.Module)]
+    blocks = model.encoder.blocks
     for block in blocks[: layer - 1]:
         x = advance(block, x, weights)
     q, k = blocks[layer - 1].attention.queries_keys(blocks[layer - 1].norm1(x))

@@ -63,7 +63,7 @@ def _epochs(settings: list[Setting]) -> list[Setting]:
 
 def _ranks(**changes: list) -> list[Setting]:
     """The base of the table of ranks before training, with the changes asked for."""
-    axes = {
+    axes: dict[str, list] = {
         "dataset": ["imdb"], "tokens": ["words"], "vocabulary": [10_000], "length": [256], "padding": ["dropped"],
         "positions": ["none"], "token_std": [0.02], "width": [128], "heads": [2], "head_dim": [64], "layer": [1],
         "texts": [16], "seed": [0, 1, 2],
@@ -76,8 +76,8 @@ def _distinct(settings: list[Setting]) -> list[Setting]:
 
 
 LENGTHS = [32, 64, 128, 256, 512, 1024]
-_BOTH = {"positions": ["none", "learned"]}
-_TINY_DATA = {"dataset": ["docstrings"], "vocabulary": [500], "length": [32]}
+_BOTH: dict[str, list] = {"positions": ["none", "learned"]}
+_TINY_DATA: dict[str, list] = {"dataset": ["docstrings"], "vocabulary": [500], "length": [32]}
 _TINY = runs(
     [BASE | {"width": 8, "heads": 2, "qk_dim": 2, "value_dim": 4, "mlp_width": 8}], length=32, epochs=1, seeds=[0],
     dataset="docstrings", vocabulary=500,
