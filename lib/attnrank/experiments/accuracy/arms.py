@@ -72,8 +72,14 @@ def runs(
             for seed in seeds for each in distinct]  # fmt: skip
 
 
+def deciding(base: Setting) -> list[Setting]:
+    """The arms that separate scores, values and rank, least first: what is trained with every seed before the rest."""
+    changed, scores, values = interventions(base), only_scores(base), only_values(base)
+    return [base, *scores[:3], *values[:2], *changed[:3], changed[4], coupled(base)[0], coupled(base)[-1]]
+
+
 def all_arms(base: Setting) -> list[Setting]:
     """Every arm once, those that decide first."""
     changed, scores, values = interventions(base), only_scores(base), only_values(base)
-    deciding = [base, *scores[:3], *values[:2], *changed[:3], changed[4], coupled(base)[0], coupled(base)[-1]]
-    return [*deciding, *scores, *values, *changed, *coupled(base), *same_parameters(base), *fixed_heads(base)]
+    rest = [*scores, *values, *changed, *coupled(base), *same_parameters(base), *fixed_heads(base)]
+    return [*deciding(base), *rest]

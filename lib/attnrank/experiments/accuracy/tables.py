@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from attnrank.experiments.accuracy.arms import BASES, all_arms, runs
+from attnrank.experiments.accuracy.arms import BASES, all_arms, deciding, runs
 from attnrank.experiments.accuracy.runs import accuracy, accuracy_curves, accuracy_ranks, seconds_to_train
 from attnrank.experiments.experiment import Experiment, Statistical
 from attnrank.sweep import Setting
 
+
+
+def _deciding_first(dataset: str, patch: int, epochs: int) -> list[Setting]:
+    """The deciding arms at three seeds, then the other arms at three seeds."""
+    base = BASES["photographs"]
+    first, every = (
+        runs(arms, dataset=dataset, patch=patch, epochs=epochs, seeds=range(3))
+        for arms in (deciding(base), all_arms(base))
+    )
+    return first + [setting for setting in every if setting not in first]
+
+
 #: The runs that are wanted, by data, patch and epochs: in this order, so that what decides the verdict comes first.
 SERIES: dict[str, list[Setting]] = {
     "digits": runs(all_arms(BASES["digits"]), dataset="digits", patch=2, epochs=12, seeds=range(5)),
-    "cifar10, short": runs(all_arms(BASES["photographs"]), dataset="cifar10", patch=8, epochs=5, seeds=range(3)),
-    "cifar10": runs(all_arms(BASES["photographs"]), dataset="cifar10", patch=4, epochs=15, seeds=range(3)),
+    "cifar10, short": _deciding_first("cifar10", patch=8, epochs=5),
+    "cifar10": _deciding_first("cifar10", patch=4, epochs=15),
     "cifar100": runs(all_arms(BASES["photographs"])[:14], dataset="cifar100", patch=4, epochs=15, seeds=range(3)),
     "cifar10, long": runs(all_arms(BASES["photographs"])[:6], dataset="cifar10", patch=4, epochs=60, seeds=range(3)),
 }
