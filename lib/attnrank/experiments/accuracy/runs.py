@@ -23,8 +23,11 @@ INTERVENTIONS: dict[str, dict] = {
     "frozen": {"frozen": True},
     "frozen_qk_norm": {"frozen": True, "qk_norm": True},
     "learned_temperature": {"learn_temperature": True},
-    "sharp": {},  # a quarter of the usual temperature: see `configuration`
+    "sharp": {},  # a quarter of the usual temperature: see `TEMPERATURES`
+    "uniform": {},  # so hot that each token takes the mean of all values: attention that chooses nothing
 }
+#: Times sqrt(d_qk).
+TEMPERATURES = {"sharp": 0.25, "uniform": 1e9}
 PROBE_IMAGES = 32
 
 
@@ -99,8 +102,8 @@ def accuracy_ranks(
 def configuration(setting: Setting) -> TransformerConfig:
     """The shape of the model of a setting."""
     changes = INTERVENTIONS[_check.choice("intervention", setting["intervention"], INTERVENTIONS)]
-    if setting["intervention"] == "sharp":
-        changes = {"temperature": setting["qk_dim"] ** 0.5 / 4}
+    if setting["intervention"] in TEMPERATURES:
+        changes = {"temperature": TEMPERATURES[setting["intervention"]] * setting["qk_dim"] ** 0.5}
     return TransformerConfig(
         setting["width"], setting["heads"], setting["qk_dim"], setting["depth"], mlp_width=setting["mlp_width"],
         value_dim=setting["value_dim"], init="lecun", **changes,

@@ -2,33 +2,54 @@
 
 from __future__ import annotations
 
-from attnrank.experiments.accuracy.arms import BASES, all_arms, deciding, runs
+from functools import partial
+
+from attnrank.experiments.accuracy.arms import BASES, all_arms, completing, core, deciding, only_scores, runs
 from attnrank.experiments.accuracy.runs import accuracy, accuracy_curves, accuracy_ranks, seconds_to_train
 from attnrank.experiments.experiment import Experiment, Statistical
 from attnrank.sweep import Setting
 
 
+DIGITS, PHOTOGRAPHS = BASES["digits"], BASES["photographs"]
 
-def _deciding_first(dataset: str, patch: int, epochs: int) -> list[Setting]:
-    """The deciding arms at three seeds, then the other arms at three seeds."""
-    base = BASES["photographs"]
-    first, every = (
-        runs(arms, dataset=dataset, patch=patch, epochs=epochs, seeds=range(3))
-        for arms in (deciding(base), all_arms(base))
-    )
-    return first + [setting for setting in every if setting not in first]
+
+def _once(*parts: list[Setting]) -> list[Setting]:
+    """The settings of all parts, each where it is named first."""
+    return [dict(key) for key in dict.fromkeys(tuple(setting.items()) for part in parts for setting in part)]
+
+
+def _digits() -> list[Setting]:
+    """Every arm once; the deciding arms at three seeds, then the other arms; the last two seeds."""
+    of = partial(runs, dataset="digits", patch=2, epochs=12)
+    every = all_arms(DIGITS)
+    return _once(
+        of(every, seeds=[0]), of(deciding(DIGITS), seeds=[1, 2]), of(completing(DIGITS), seeds=[1, 2], by="arm"),
+        of(every, seeds=[1, 2], by="arm"), of(every, seeds=[3, 4]),
+    )  # fmt: skip
+
+
+def _cifar10(patch: int, epochs: int) -> list[Setting]:
+    """The arms that decide once, then at three seeds, the fewest first; the others three seeds at a time."""
+    of = partial(runs, dataset="cifar10", patch=patch, epochs=epochs)
+    few, some = core(PHOTOGRAPHS), deciding(PHOTOGRAPHS)
+    rest = [*few, *some, *completing(PHOTOGRAPHS), *all_arms(PHOTOGRAPHS)]
+    return _once(of(some, seeds=[0]), of(few, seeds=[0]), of(rest, seeds=range(3), by="arm"))
 
 
 #: The runs that are wanted, by data, patch and epochs: in this order, so that what decides the verdict comes first.
 SERIES: dict[str, list[Setting]] = {
-    "digits": runs(all_arms(BASES["digits"]), dataset="digits", patch=2, epochs=12, seeds=range(5)),
-    "cifar10, short": _deciding_first("cifar10", patch=8, epochs=5),
-    "cifar10": _deciding_first("cifar10", patch=4, epochs=15),
-    "cifar100": runs(all_arms(BASES["photographs"])[:14], dataset="cifar100", patch=4, epochs=15, seeds=range(3)),
-    "cifar10, long": runs(all_arms(BASES["photographs"])[:6], dataset="cifar10", patch=4, epochs=60, seeds=range(3)),
+    "digits, brief": runs(  # seconds a run: the tests train them again
+        [DIGITS, only_scores(DIGITS)[0], DIGITS | {"intervention": "uniform"}], dataset="digits", patch=2, epochs=2,
+        seeds=range(3),
+    ),
+    "digits": _digits(),
+    "cifar10, short": _cifar10(patch=8, epochs=5),
+    "cifar10": _cifar10(patch=4, epochs=15),
+    "cifar100": runs(deciding(PHOTOGRAPHS), dataset="cifar100", patch=4, epochs=15, seeds=range(3)),
+    "cifar10, long": runs(deciding(PHOTOGRAPHS)[:6], dataset="cifar10", patch=4, epochs=60, seeds=range(3)),
 }
 #: How many of them, from the first, are finished and published. To go on, see `book/reading.md`.
-FINISHED = {"digits": 41, "cifar10, short": 1, "cifar10": 0, "cifar100": 0, "cifar10, long": 0}
+FINISHED = {"digits, brief": 0, "digits": 41, "cifar10, short": 1, "cifar10": 0, "cifar100": 0, "cifar10, long": 0}
 
 
 def finished() -> list[Setting]:
