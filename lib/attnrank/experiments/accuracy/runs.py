@@ -29,6 +29,8 @@ INTERVENTIONS: dict[str, dict] = {
 #: Times sqrt(d_qk).
 TEMPERATURES = {"sharp": 0.25, "uniform": 1e9}
 PROBE_IMAGES = 32
+#: What `accuracy_ranks` measures.
+RANKS = ("hardmax", "rank_at_tenth", "rank_at_hundredth", "stable")
 
 
 def accuracy(
@@ -47,7 +49,7 @@ def accuracy(
     before, after = run.epochs[0], run.final
     if stopped:
         after = dict.fromkeys(after) | {"ranks": None}
-    images = len(_source(dataset).train_images) * run.final["epoch"]
+    images = len(source(dataset).train_images) * run.final["epoch"]
     return {
         "n": model.tokens,
         "parameters": sum(value.numel() for value in model.parameters()),
@@ -91,7 +93,7 @@ def accuracy_ranks(
     ranks = _epoch(setting, epoch).get("ranks") or []
     found = [row for row in ranks if row["layer"] == layer]
     result: Setting = {}
-    for name in ("hardmax", "rank_at_tenth", "rank_at_hundredth", "stable"):
+    for name in RANKS:
         values = [row[name] for row in found]
         result[name] = sum(values) / len(values) if values else None
         if name == "hardmax":
@@ -151,9 +153,9 @@ def run_file(setting: Setting, folder: str | Path) -> Path:
 
 def probe_images(dataset: str) -> torch.Tensor:
     """The test images on which ranks are taken: drawn once, with seed 0."""
-    source = _source(dataset)
-    rows = torch.randperm(len(source.test_images), generator=torch.Generator().manual_seed(0))[:PROBE_IMAGES]
-    return source.standardised(source.test_images[rows.to(source.test_images.device)])
+    images = source(dataset)
+    rows = torch.randperm(len(images.test_images), generator=torch.Generator().manual_seed(0))[:PROBE_IMAGES]
+    return images.standardised(images.test_images[rows.to(images.test_images.device)])
 
 
 def trained(setting: Setting, folder: str | Path | None) -> tuple[VisionTransformer, Run, str]:
@@ -166,7 +168,7 @@ def trained(setting: Setting, folder: str | Path | None) -> tuple[VisionTransfor
     runs: list[Run] = []
     try:
         run = train(
-            model, _source(setting["dataset"]), recipe(setting), seed=setting["seed"], device=device(),
+            model, source(setting["dataset"]), recipe(setting), seed=setting["seed"], device=device(),
             probe=probe_images(setting["dataset"]), checkpoint=path, label=setting["intervention"], started=runs.append,
         )  # fmt: skip
     except NonFiniteLoss as error:
@@ -188,7 +190,7 @@ def _epoch(setting: Setting, epoch: int) -> dict:
 
 
 @lru_cache(maxsize=2)
-def _source(dataset: str) -> Images:
+def source(dataset: str) -> Images:
     """Crops of 4 pixels and mirror images for photographs; digits as they are, which have no mirror image."""
     facts = SOURCES[dataset]
     mean, std = ([value * facts.white for value in values] for values in (facts.mean, facts.std))
