@@ -1,16 +1,39 @@
 // Formulas in the text cannot break: those wider than their column get the class "wide" and scroll.
+const blocks = "p, li, td, th, dd, dt, figcaption, h1, h2, h3, h4, .admonition-title"
+
+function markWide() {
+  for (const formula of document.querySelectorAll(".bd-article mjx-container:not([display])")) {
+    formula.classList.remove("wide")
+    const block = formula.closest(blocks)
+    const style = block && getComputedStyle(block)
+    const room = block && block.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight)
+    if (block && block.clientWidth > 0 && formula.getBoundingClientRect().width > room) formula.classList.add("wide")
+  }
+}
+
+// What scrolls sideways can be reached, and scrolled, by keyboard.
+const boxes = "pre, mjx-container, div.math, .table-box, .pst-scrollable-table-container, .output, .tableblock"
+
+function markScrollable() {
+  for (const box of document.querySelectorAll(boxes)) {
+    const { overflowX, overflowY } = getComputedStyle(box)
+    const scrolls =
+      (/auto|scroll/.test(overflowX) && box.scrollWidth > box.clientWidth) ||
+      (/auto|scroll/.test(overflowY) && box.scrollHeight > box.clientHeight)
+    if (scrolls) box.tabIndex = 0
+    else box.removeAttribute("tabindex")
+  }
+}
+
+function mark() {
+  markWide()
+  markScrollable()
+}
+
 addEventListener("load", async () => {
   await window.MathJax?.startup?.promise
-  const formulas = document.querySelectorAll(".bd-article mjx-container:not([display])")
-  const mark = () => {
-    for (const formula of formulas) {
-      formula.classList.remove("wide")
-      const block = formula.closest("p, li, td, th, dd, dt, figcaption, h1, h2, h3, h4, .admonition-title")
-      const style = block && getComputedStyle(block)
-      const room = block && block.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight)
-      if (block && block.clientWidth > 0 && formula.getBoundingClientRect().width > room) formula.classList.add("wide")
-    }
-  }
   mark()
   addEventListener("resize", mark)
+  addEventListener("click", () => requestAnimationFrame(mark)) // what is unfolded
+  document.addEventListener("toggle", mark, true)
 })

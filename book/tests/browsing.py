@@ -8,8 +8,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import Browser, Page, Request, sync_playwright
+
+import accessibility
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge", "microsoft-edge")
 MAC = ("Chromium.app/Contents/MacOS/Chromium", "Google Chrome.app/Contents/MacOS/Google Chrome",
@@ -17,8 +20,8 @@ MAC = ("Chromium.app/Contents/MacOS/Chromium", "Google Chrome.app/Contents/MacOS
 WINDOWS = ("Google/Chrome/Application/chrome.exe", "Chromium/Application/chrome.exe",
            "Microsoft/Edge/Application/msedge.exe")
 MODES = {
-    "light": {"viewport": {"width": 1400, "height": 900}, "color_scheme": "light"},
-    "dark": {"viewport": {"width": 1400, "height": 900}, "color_scheme": "dark"},
+    "light": {"viewport": {"width": 1360, "height": 900}, "color_scheme": "light"},
+    "dark": {"viewport": {"width": 1360, "height": 900}, "color_scheme": "dark"},
     "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light", "device_scale_factor": 2},
 }
 # Formulas in the text that MathJax has not replaced, and formulas it could not read.
@@ -80,7 +83,7 @@ def open_browser(executable: str) -> Iterator[Browser]:
     if sys.platform == "linux":
         arguments += ["--no-sandbox", "--disable-dev-shm-usage"]
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=arguments)
+        browser = playwright.chromium.launch(executable_path=executable, args=arguments, timeout=0)
         yield browser
         browser.close()
 
@@ -89,11 +92,17 @@ def outside(url: str) -> bool:
     return not url.startswith(("file:", "data:", "blob:", "about:"))
 
 
+def tab_of(browser: Browser, **options: Any) -> Page:
+    """A new tab in a context of its own, which waits as long as a busy machine takes."""
+    context = browser.new_context(**options)
+    context.set_default_timeout(0)
+    return context.new_page()
+
+
 def visit(browser: Browser, path: Path, mode: str) -> list[str]:
-    """Open a page in a mode and return every fault: network, console, scripts, mathematics, images, overflow."""
+    """Open a page in a mode and return every fault: network, console, scripts, mathematics, images, overflow, axe."""
     faults: list[str] = []
-    context = browser.new_context(**MODES[mode])
-    page = context.new_page()
+    page = tab_of(browser, **MODES[mode])
     page.route(outside, lambda route: route.abort())
     page.on("request", lambda request: outside(request.url) and faults.append(f"request to {request.url}"))
     page.on("requestfailed", lambda request: faults.append(f"request failed: {request.url} {failure(request)}"))
@@ -107,7 +116,9 @@ def visit(browser: Browser, path: Path, mode: str) -> list[str]:
     faults += [f"image distorted: {source}" for source in page.evaluate(DISTORTED_IMAGES)]
     if mode == "phone":
         faults += [f"wider than the screen: {element}" for element in page.evaluate(OVERFLOWING)]
-    context.close()
+    if mode != "dark":  # one visit serves both themes
+        faults += accessibility.violations(page, unfold=mode == "phone")
+    page.context.close()
     return [f"{path.name} ({mode}): {fault}" for fault in faults]
 
 
@@ -116,7 +127,7 @@ def failure(request: Request) -> str:
 
 
 def settle(page: Page) -> None:
-    """Wait for redirects, fonts and MathJax."""
+    """Wait for redirects, fonts and MathJax, and until two frames have been drawn after them."""
     page.wait_for_load_state("networkidle")
     page.evaluate("async () => { await document.fonts.ready; await window.MathJax?.startup?.promise }")
-    page.wait_for_timeout(100)
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")

@@ -1,5 +1,5 @@
-"""Every chapter reads in one sitting: the limits of height, words and figures, and nothing cut at the width of a
-laptop."""
+"""Every chapter reads in one sitting: the limits of height, words and figures; nothing is cut at the widths of
+laptops."""
 
 from __future__ import annotations
 
@@ -14,31 +14,42 @@ import html_checks
 
 HEIGHT, WORDS, FIGURES = 15_000, 3_000, 8
 LAPTOP = {"viewport": {"width": 1360, "height": 900}, "color_scheme": "light"}
-NUMBERED = re.compile(r"\d\d_")
-# Code and output boxes of which a part can only be seen by scrolling, but for those that are folded.
-CUT = """() => [...document.querySelectorAll('article .cell :is(pre, .table-box, .output)')]
+NARROWER = {"width": 1280, "height": 900}
+# Boxes of which a part can only be seen by scrolling, but for those that are folded.
+CUT = """boxes => [...document.querySelectorAll(boxes)]
     .filter(e => !e.closest('details:not([open])') && e.clientWidth > 0 && e.scrollWidth > e.clientWidth + 1)
     .map(e => `${e.scrollWidth - e.clientWidth} px of ${e.textContent.trim().slice(0, 60)}`)"""
 
 
-def chapters(site: Path) -> list[Path]:
-    pages = [path for path in (site / "notebooks").glob("*.html") if NUMBERED.match(path.name)]
-    found = sorted(path for path in pages if not html_checks.parse(path).select("meta[http-equiv=refresh]"))
+OUTPUTS = "article .cell_output :is(pre, .table-box, .output)"
+SHOWN = f"article .cell_input pre, {OUTPUTS}"
+
+
+def pages(site: Path, folder: str) -> list[Path]:
+    """The pages of a folder, but for those that only lead to others."""
+    every = sorted((site / folder).glob("*.html"))
+    found = [path for path in every if not html_checks.parse(path).select("meta[http-equiv=refresh]")]
     assert found
     return found
 
 
-def long_page(browser: browsing.Browser, page: Path) -> list[str]:
-    """What of a chapter is too tall or cut at 1360 pixels, with everything folded that is folded."""
-    context = browser.new_context(**LAPTOP)
-    tab = context.new_page()
+def cut(browser: browsing.Browser, page: Path) -> tuple[list[str], int]:
+    """What is cut, shown code and outputs at 1360 pixels and outputs at 1280, and the height at 1360 pixels."""
+    tab = browsing.tab_of(browser, **LAPTOP)
     tab.goto(page.as_uri(), wait_until="load")
     browsing.settle(tab)
     height = tab.evaluate("document.documentElement.scrollHeight")
-    faults = [f"cut: {element}" for element in tab.evaluate(CUT)]
-    context.close()
-    faults += [f"{height} pixels tall, at most {HEIGHT}"] * (height > HEIGHT)
-    return [f"{page.name}: {fault}" for fault in faults]
+    faults = [f"cut: {element}" for element in tab.evaluate(CUT, SHOWN)]
+    tab.set_viewport_size(NARROWER)
+    faults += [f"cut at {NARROWER['width']} pixels: {element}" for element in tab.evaluate(CUT, OUTPUTS)]
+    tab.context.close()
+    return [f"{page.name}: {fault}" for fault in faults], height
+
+
+def long_page(browser: browsing.Browser, page: Path) -> list[str]:
+    """What of a chapter is too tall or cut at 1360 pixels, with everything folded that is folded."""
+    faults, height = cut(browser, page)
+    return faults + [f"{page.name}: {height} pixels tall, at most {HEIGHT}"] * (height > HEIGHT)
 
 
 def long_text(page: Path) -> list[str]:
@@ -54,11 +65,15 @@ def long_text(page: Path) -> list[str]:
 
 
 def test_chapters_are_short(browser: browsing.Browser, site: Path) -> None:
-    assert [fault for page in chapters(site) for fault in long_page(browser, page)] == []
+    assert [fault for page in pages(site, "notebooks") for fault in long_page(browser, page)] == []
+
+
+def test_nothing_is_cut_on_the_other_pages(browser: browsing.Browser, site: Path) -> None:
+    assert [fault for page in pages(site, "book") for fault in cut(browser, page)[0]] == []
 
 
 def test_chapters_have_few_words_and_figures(site: Path) -> None:
-    assert [fault for page in chapters(site) for fault in long_text(page)] == []
+    assert [fault for page in pages(site, "notebooks") for fault in long_text(page)] == []
 
 
 PAGE = "<!doctype html><html><head><meta charset='utf-8'></head><body><article>{}</article></body></html>"
@@ -68,7 +83,9 @@ PAGE = "<!doctype html><html><head><meta charset='utf-8'></head><body><article>{
     ("body", "expected"),
     [
         ("<div style='height: 15100px'></div>", "pixels tall"),
-        ("<div class='cell'><pre style='width: 300px; overflow-x: auto'>" + "x" * 400 + "</pre></div>", "cut"),
+        ("<div class='cell_input'><pre style='width: 300px; overflow-x: auto'>" + "x" * 400 + "</pre></div>", "cut"),
+        ("<div class='cell'><div class='cell_output'><pre style='overflow-x: auto'><div style='width: 1300px'>x",
+         "cut at 1280 pixels"),
         ("<p>" + "word " * 3001 + "</p>", "3001 words"),
         ("<figure></figure>" * 9, "9 figures"),
     ],

@@ -12,7 +12,8 @@ import yaml
 import browsing
 import html_checks
 
-PAGE = "<!doctype html><html><head><meta charset='utf-8'>{head}</head><body><article>{body}</article></body></html>"
+PAGE = """<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Planted</title>{head}</head>
+<body><article>{body}</article></body></html>"""
 PIXEL = base64.b64decode("R0lGODlhAQABAIAAAAAAAP///ywAAAAAAQABAAACAUwAOw==")
 
 
@@ -75,7 +76,7 @@ def test_old_addresses_lead_to_pages(root: Path, site: Path) -> None:
 GOOD = """<figure><img src='dot.gif' alt='A dot'><figcaption>A dot.</figcaption></figure>
 <a id='here' href='#here'>here</a> <a href='https://other.invalid'>elsewhere</a> <a href='planted.html#here'>here</a>
 <span class='math'>\\(\\hardmax x\\)</span>
-<div style='overflow-x: auto'><div style='width: 900px'>wide, but it scrolls</div></div>"""
+<div style='overflow-x: auto' tabindex='0'><div style='width: 900px'>wide, but it scrolls</div></div>"""
 
 
 def test_a_faultless_page_passes_in_the_browser(browser: browsing.Browser, tmp_path: Path, root: Path) -> None:
@@ -103,6 +104,11 @@ def test_a_faultless_page_passes_without_browser(tmp_path: Path) -> None:
         ("phone", "", "<img src='dot.gif' alt='x' width='80' height='40'>", "image distorted"),
         ("phone", "", "<div style='width: 900px'>wide</div>", "wider than the screen"),
         ("phone", "", "<div style='overflow: hidden'><p style='width: 900px'>cut</p></div>", "wider than the screen"),
+        ("light", "", "<p style='color: #999'>pale</p>", "light: color-contrast"),
+        ("light", "<style>[data-theme=dark] p { color: #444; background: #222 }</style>", "<p>dim</p>", "dark: color"),
+        ("phone", "", "<details><summary>more</summary><p style='color: #999'>pale</p></details>", "color-contrast"),
+        ("light", "", "<a href='#here' id='here'><img src='dot.gif' alt=''></a>", "link-name"),
+        ("phone", "", f"<div style='overflow: auto; white-space: nowrap'>{'wide ' * 99}</div>", "scrollable-region"),
     ],
 )
 def test_browser_faults_are_found(

@@ -12,7 +12,8 @@ import pytest
 from attnrank import sweep
 
 # The sweep of these tests as a script, so that other processes run the same function. Each call leaves a line in the
-# file CALLS, which shows what was computed and how often.
+# file CALLS, which shows what was computed and how often. With HOLD no process goes beyond row 40: it is there to be
+# killed, however late. With COMPANY a process's rows wait until so many processes have begun one.
 JOB = '''
 import os, sys, time
 from pathlib import Path
@@ -22,6 +23,13 @@ from attnrank import sweep
 def function(n, kind, seed):
     with open(os.environ["CALLS"], "a") as file:
         file.write(f"{n},{kind},{seed}\\n")
+    if "HOLD" in os.environ:
+        while n == 5:
+            time.sleep(0.01)
+    if "COMPANY" in os.environ:
+        Path(os.environ["CALLS"] + f".{os.getpid()}").touch()
+        while len(list(Path(os.environ["CALLS"]).parent.glob("calls.*"))) < int(os.environ["COMPANY"]):
+            time.sleep(0.01)
     time.sleep(0.01)
     generator = torch.Generator().manual_seed(1000 * n + seed)
     x = torch.randn(n, generator=generator, dtype=torch.float64)

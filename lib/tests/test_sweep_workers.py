@@ -57,6 +57,11 @@ if __name__ == "__main__":
 '''
 
 
+# No connection is given up because the machine is busy.
+PATIENT = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "1h", "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "1h"}
+dask.config.refresh(env=PATIENT)
+
+
 def bytes_of(folder, name="T"):
     return (Path(folder) / f"{name}.csv").read_bytes()
 
@@ -290,7 +295,7 @@ def package(tmp_path_factory):
 def cluster(package, tmp_path_factory):
     script = tmp_path_factory.mktemp("cluster") / "cluster.py"
     script.write_text(CLUSTER, encoding="utf-8")
-    running = ClusterProcess(script, os.environ | {"PYTHONPATH": str(package)})
+    running = ClusterProcess(script, os.environ | PATIENT | {"PYTHONPATH": str(package)})
     with distributed.Client(running.address, set_as_default=False) as client:
         [state, *others] = client.run(_provenance.versions).values()
         assert others == [state, state]
@@ -375,7 +380,7 @@ def test_killed_workers_and_drivers(cluster, driver, package, tmp_path):
     def start():
         return subprocess.Popen([sys.executable, str(driver), str(tmp_path), cluster.address],
                                 stderr=(driver.parent / "errors").open("a"),
-                                env=os.environ | {"PYTHONPATH": str(package)})
+                                env=os.environ | PATIENT | {"PYTHONPATH": str(package)})
 
     def lines():
         return bytes_of(tmp_path).split(b"\n")[:-1] if (tmp_path / "T.csv").exists() else []

@@ -214,7 +214,11 @@ import test_training as t
 torch.set_num_threads(1)
 source = t.double(t.images())
 plain = source.batch
+taken = []
 def slow(*arguments):
+    taken.append(arguments)
+    while len(taken) > 12:  # two such processes do not reach the end, however late they are killed
+        time.sleep(1)
     time.sleep(0.02)
     return plain(*arguments)
 if {slow}:
@@ -239,7 +243,7 @@ def test_a_run_that_is_killed_ends_with_the_same_bits(tmp_path):
             job.send_signal(signal.SIGKILL)
             job.wait()
     steps = training.load(path)[1]["progress"]["steps"]
-    assert 0 <= steps < 32
+    assert 0 < steps <= 24
     subprocess.run([sys.executable, "-c", JOB.format(tests=tests, slow=False, path=path)], check=True)
     whole = model()
     train(whole, double(images()), replace(RECIPE, epochs=8), seed=1)

@@ -58,7 +58,7 @@ def polish(problem: Problem, beta: float, z: Blocks, steps: int = 20) -> Blocks:
         while not small and damping < 1e6:
             trial = _step(heads, gradient, hessian, damping * size)
             there = float("inf") if trial is None else _value(problem, beta, trial)
-            if there <= value * (1.0 + 1e-15):
+            if trial is not None and there <= value * (1.0 + 1e-15):
                 break
             damping *= 30.0
         else:

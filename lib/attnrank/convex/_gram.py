@@ -61,6 +61,7 @@ class Gram:
             for right in range(self.outputs):
                 of_right = (others % self.outputs == right).nonzero()[:, 0]
                 if len(of_right):
+                    assert self.weights is not None  # with several outputs they are the loss's curvature
                     weighted = a * self.weights[:, left, right, None]
                     part = weighted.mT @ columns(self.a, others[of_right] // self.outputs)
                     part = part.view(len(of_left), d, len(of_right), d)

@@ -77,6 +77,7 @@ def _cross_entropy(
         if gap <= tol * primal or steps >= max_steps:
             return z, v, steps
         weights = problem.loss.curvature(u)
+        assert weights is not None  # as they are for the squared loss
         target = v + (weights[:, None] * u if weights.ndim == 1 else (weights @ u[:, :, None])[:, :, 0])
         quadratic = Quadratic(problem, target, weights)
         precision = max(1e-13, min(1e-2, 1e-2 * gap / primal))

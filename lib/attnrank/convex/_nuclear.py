@@ -69,7 +69,7 @@ def _restricted(problem: Problem, beta: float, z: Blocks, tol: float, max_steps:
         primal, dual, _ = _bounds(problem, beta, z)
         if primal - dual <= tol * primal or steps >= max_steps:
             return z, steps
-        if ranks is not None and torch.equal(seen, ranks):
+        if seen is not None and ranks is not None and torch.equal(seen, ranks):
             better = polish(problem, beta, z)
             value, dual, _ = _bounds(problem, beta, better)
             if value - dual <= tol * value:
@@ -93,7 +93,7 @@ class _Gradient:
     def __init__(self, problem: Problem):
         self.problem = problem
         flat = problem.a.flatten(1)
-        self.gram = self.linear = None
+        self.gram: Tensor | None = None
         if problem.loss.name == "squared" and flat.shape[1] <= flat.shape[0]:
             self.gram, self.linear = flat.mT @ flat, flat.mT @ problem.y
         self.slope = 1.01 * _largest_square(flat if self.gram is None else self.gram, self.gram is not None)

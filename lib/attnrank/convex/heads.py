@@ -34,6 +34,8 @@ class Heads:
         """Predictions (N,) or (N, c) for tokens x (N, n, d), with gates (N, G) where the heads have gates."""
         scores = torch.einsum("ikd,hk,hd->ih", x, self.attention, self.value)
         if self.gate is not None:
+            if gates is None:
+                raise ValueError("gates must be given: these heads are under gates")
             scores = scores * gates[:, self.gate]
         return torch.einsum("ih,h...->i...", scores, self.output)
 

@@ -93,7 +93,8 @@ def solve_sequence(
     beta, tol = positive("beta", beta), _check.real("tol", tol, minimum=0.0)
     limit = _check.integer("max_iterations", max_iterations, minimum=1)
     targets = y.reshape(-1, y.shape[2])
-    found, weights, unused = None, x.new_zeros(0), None
+    found, weights = None, x.new_zeros(0)
+    unused = weights
     for iteration in range(limit + 1):
         u = torch.zeros_like(targets) if found is None else (weights @ found.columns).view_as(targets)
         v = loss_of.residual(u, targets)
@@ -114,7 +115,7 @@ def solve_sequence(
             found, weights, unused = found.kept(keep).joined(new), weights[keep], unused[keep]
         added = len(found.feature) - len(weights)
         weights = torch.cat([weights, weights.new_zeros(added)])
-        unused = weights.new_zeros(len(weights)) if unused is None else torch.cat([unused, unused.new_zeros(added)])
+        unused = torch.cat([unused, unused.new_zeros(added)])
         weights = _weigh(loss_of, found.columns, targets, beta, weights)
     solution = _solution(x, y, found, weights, reading, primal, dual, iteration, scale * v, beta)
     if not primal - dual <= tol * primal:
@@ -167,8 +168,8 @@ def _weigh(loss: Squared | CrossEntropy, columns: Tensor, y: Tensor, beta: float
         h = h / size[:, None] / size
         h.diagonal().add_(RIDGE)
         f = h @ (weights * size) + slope / size
-        target = by_descent(h.cpu().numpy(), f.cpu().numpy(), (weights * size).cpu().numpy())
-        target = torch.from_numpy(target).to(weights) / size
+        descended = by_descent(h.cpu().numpy(), f.cpu().numpy(), (weights * size).cpu().numpy())
+        target = torch.from_numpy(descended).to(weights) / size
         if loss.name == "squared":
             return target
         for halvings in range(30):

@@ -58,14 +58,14 @@ def _attentions(name: str, weights: str, treatment: str, n: int) -> list[Attenti
     given = _input(name, n)
     if treatment == "shuffled":
         given = _shuffled(name, given)
-    batch: object = given
+    batch: Tensor | dict[str, Tensor] = given
     if name == "stories260K":
         positions = torch.zeros_like(given) if treatment == "no positions" else torch.arange(n).expand_as(given)
         batch = {"input_ids": given, "position_ids": positions}
     elif treatment == "no positions":
         if name != "kwt1":
             raise ValueError(f"treatment must be another one: {name} has no positions")
-        model.pos_emb.data.zero_()
+        model.pos_emb.data.zero_()  # type: ignore[operator]  # a Parameter
     return attentions(model, batch)
 
 
@@ -82,6 +82,7 @@ def _bound(n: int, d_h: int, causal: bool) -> float:
 
 def _measured(found: Attention, *, other_keys: bool) -> dict[str, Tensor]:
     q, k, causal, n = found.q, found.k, found.mask.causal, found.mask.n
+    assert q is not None and k is not None  # these models attend by products
     k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
     if other_keys:
         k = k.roll(1, 0)
@@ -149,7 +150,9 @@ def _written(n: int, samples: int, generator: torch.Generator) -> Tensor:
 def _shuffled(name: str, given: Tensor) -> Tensor:
     generator = torch.Generator().manual_seed(18)
     if name == "kwt1":  # frames, not sound: as features
-        given = pretrained.load(name).double().frontend(given)
+        model = pretrained.load(name).double()
+        assert isinstance(model, pretrained.KeywordTransformer)
+        given = model.frontend(given)
     order = torch.rand(given.shape[:2], generator=generator).argsort(1)
     return given.gather(1, order if given.ndim == 2 else order[..., None].expand_as(given))
 
@@ -183,9 +186,9 @@ def hub_heads(model: str, weights: str, n: int) -> Setting:
 
 
 def _hub_batches(name: str, model: nn.Module, n: int) -> list[dict]:
-    if hasattr(model.config, "image_size"):
+    if size := getattr(model.config, "image_size", None):
         images, _ = data.images("digits", "test", count=4, generator=torch.Generator().manual_seed(17))
-        large = nn.functional.interpolate(images.float(), size=model.config.image_size)
+        large = nn.functional.interpolate(images.float(), size=size)
         return [{"pixel_values": image[None].expand(1, 3, -1, -1)} for image in large]
     texts, _ = data.texts("docstrings", "test", count=200, generator=torch.Generator().manual_seed(17))
     with tempfile.TemporaryDirectory() as folder:

@@ -84,8 +84,9 @@ def leveled_gram(tokens: str, level: float, n: int) -> Tensor:
     if tokens == "autoregressive":
         return torch.tensor(level, dtype=torch.float64) ** (position[:, None] - position).abs()
     partner = position[:, None] // 2 == position // 2
-    cosine = {"simplex": -level / (n - 1), "common": level, "pairs": -level * partner.double()}[tokens]
-    return one + (1.0 - one) * cosine
+    pairs = -level * partner.double()
+    cosine: dict[str, float | Tensor] = {"simplex": -level / (n - 1), "common": level, "pairs": pairs}
+    return one + (1.0 - one) * cosine[tokens]
 
 
 #: Added to a seed for the weights on which the tokens that an ascent has found are measured.

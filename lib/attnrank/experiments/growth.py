@@ -132,10 +132,10 @@ def _curves(distribution: str, n: int, d: int, design: str, batch: int, generato
     y = torch.stack([projections(distribution, n, d, 2 * sum(widths), generator) for _ in range(batch)])
     if design == "independent":
         parts = y.split([width for width in widths for _ in range(2)], -1)
-        pairs = zip(parts[::2], parts[1::2], strict=True)
+        pairs = list(zip(parts[::2], parts[1::2], strict=True))
     else:
         q, k = y.chunk(2, -1)
-        pairs = ((q[..., :d_h], k[..., :d_h]) for d_h in HEAD_DIMS)
+        pairs = [(q[..., :d_h], k[..., :d_h]) for d_h in HEAD_DIMS]
     return torch.stack([hardmax_rank_on_device(q, k) for q, k in pairs], -1).double()
 
 

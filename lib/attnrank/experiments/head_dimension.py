@@ -69,7 +69,7 @@ _LONG = [
 def _wide() -> list[Setting]:
     fine = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
     coarse = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-    head_dims = {n: fine for n in (16, 32, 64)} | {n: coarse for n in (256, 1024, 4096)}
+    head_dims: dict[int, tuple[int, ...]] = {n: fine for n in (16, 32, 64)} | {n: coarse for n in (256, 1024, 4096)}
     head_dims |= {128: (1, 2, 3, 4, 8, 16, 24, 32, 48, 64), 512: (8, 32, 48, 64, 96), 2048: (8, 48, 64, 96, 128, 192)}
     head_dims[256] += (24, 48)
     head_dims[1024] += (48, 96)

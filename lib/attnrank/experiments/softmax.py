@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from attnrank._optional import optional
 from attnrank.experiments.experiment import Experiment, Rounding
@@ -35,11 +36,11 @@ def softmax_phase(n: int, d_h: int, temperature: float, samples: int, seed: int)
 
     One singular value decomposition a head serves all tolerances. i.i.d. N(0,1) queries and keys.
     """
-    sigma, hard = [], []
+    found, hard = [], []
     for q, k in gaussian_heads(n, d_h, samples, seed, MEDIUM):
-        sigma.append(singular_values(attention(q, k, temperature=temperature * math.sqrt(d_h))))
+        found.append(singular_values(attention(q, k, temperature=temperature * math.sqrt(d_h))))
         hard.append(distinct(q @ k.mT))
-    sigma = torch.cat(sigma)
+    sigma = torch.cat(found)
     shares = {rank_column(tol): (sigma >= tol).double().mean().item() for tol in TOLERANCES}
     default = sigma[:, :1] * n * 2.0**-52  # the default tolerance of numpy and torch
     shares["rank_fraction_at_default"] = (sigma >= default).double().mean().item()
@@ -51,11 +52,11 @@ def softmax_lengths(n: int, d_h: int, temperature: float, samples: int, seed: in
 
     The singular values are roots of the eigenvalues of A^T A, good to 1e-8: far below the tolerances.
     """
-    squares = []
+    found = []
     for q, k in gaussian_heads(n, d_h, samples, seed, MEDIUM):
         a = attention(q, k, temperature=temperature * math.sqrt(d_h))
-        squares.append(torch.linalg.eigvalsh(a.mT @ a))
-    squares = torch.cat(squares)
+        found.append(torch.linalg.eigvalsh(a.mT @ a))
+    squares = torch.cat(found)
     ranks = {tol: (squares >= tol**2).sum(-1) for tol in LENGTH_TOLERANCES}
     columns = [summary(f"rank_at_{tol:g}".replace(".", "_"), rank) for tol, rank in ranks.items()]
     return {key: value for column in columns for key, value in column.items()} | summary(
@@ -122,7 +123,7 @@ def softmax_gap(n: int, d_h: int, temperature: float, samples: int, seed: int) -
     ``violations``: rows outside the bounds. ``rank_change``: mean |rank(A, 1/2) - D| / n, and ``rank_change_bound``
     its bound 8 sum_i variation_i^2 / n, both with the tolerance 1/2.
     """
-    rows = {name: [] for name in ("variation", "lower", "upper", "square", "change")}
+    found: dict[str, list[Tensor]] = {name: [] for name in ("variation", "lower", "upper", "square", "change")}
     for q, k in gaussian_heads(n, d_h, samples, seed, MEDIUM):
         scale = temperature * math.sqrt(d_h)
         scores = q @ k.mT
@@ -131,13 +132,13 @@ def softmax_gap(n: int, d_h: int, temperature: float, samples: int, seed: int) -
         # 1 - p_max without cancellation.
         others = (scores - best[..., :1]).div(scale).exp().scatter(-1, scores.argmax(-1, keepdim=True), 0.0).sum(-1)
         variation = others / (1 + others)
-        rows["variation"].append(variation.flatten())
-        rows["lower"].append((ratio / (1 + ratio)).flatten())
-        rows["upper"].append(((n - 1) * ratio / (1 + (n - 1) * ratio)).flatten())
-        rows["square"].append(variation.square().mean(-1))
+        found["variation"].append(variation.flatten())
+        found["lower"].append((ratio / (1 + ratio)).flatten())
+        found["upper"].append(((n - 1) * ratio / (1 + (n - 1) * ratio)).flatten())
+        found["square"].append(variation.square().mean(-1))
         rank = (singular_values(attention(q, k, temperature=scale)) >= 0.5).sum(-1)
-        rows["change"].append((rank - distinct(scores)).abs() / n)
-    rows = {name: torch.cat(values).double() for name, values in rows.items()}
+        found["change"].append((rank - distinct(scores)).abs() / n)
+    rows = {name: torch.cat(values).double() for name, values in found.items()}
     outside = (rows["variation"] < rows["lower"] * (1 - 1e-12)) | (rows["variation"] > rows["upper"] * (1 + 1e-12))
     return {
         "variation": rows["variation"].mean().item(),

@@ -42,8 +42,8 @@ def synthetic_increments(distribution: str, n: int, d: int, d_h: int, samples: i
         q, k = y.split(d_h + 1, -1)
         before.append(hardmax_rank_on_device(q[..., :-1], k[..., :-1]).double())
         after.append(hardmax_rank_on_device(q, k).double())
-    before, after = torch.cat(before) / n, torch.cat(after) / n
-    return summary("rank", before, std=True) | summary("increment", after - before, std=True)
+    ranks, more = torch.cat(before) / n, torch.cat(after) / n
+    return summary("rank", ranks, std=True) | summary("increment", more - ranks, std=True)
 
 
 def layer_averages(distribution: str, n: int, d: int, d_h: int, heads: int, samples: int, seed: int) -> Setting:

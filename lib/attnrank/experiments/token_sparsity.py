@@ -23,13 +23,13 @@ SECOND_CLASS = {"digits": (5, 6, 7, 8, 9), "cifar10": (2, 3, 4, 5, 6, 7)}
 def active_tokens(samples: int, n: int, d: int, share: float, outputs: int, instances: int, seed: int) -> Setting:
     """Active tokens of random programs: Gaussian tokens, Gaussian targets, half-squared loss, beta = share beta_max."""
     generator = seeded(seed)
-    counts = []
+    found = []
     for _ in range(_check.integer("instances", instances, minimum=2)):
         x = torch.randn(samples, n, d, generator=generator, dtype=torch.float64)
         y = torch.randn(samples, outputs, generator=generator, dtype=torch.float64)
         beta = share * convex.beta_max(x, y)
-        counts.append(len(convex.solve(x, y, beta).active))
-    counts = np.array(counts)
+        found.append(len(convex.solve(x, y, beta).active))
+    counts = np.array(found)
     return {
         "active_mean": counts.mean(),
         "active_standard_error": counts.std(ddof=1) / len(counts) ** 0.5,
@@ -96,7 +96,8 @@ def fitted(
         else:
             right = (u > 0.5) == torch.isin(truth, torch.tensor(SECOND_CLASS[dataset]))
         found.append(right.double().mean().item())
-    return solution, *found
+    train, test = found
+    return solution, train, test
 
 
 def patch_path(dataset: str, samples: int, task: str, share: float) -> Setting:

@@ -6,17 +6,20 @@ Weights are drawn on the CPU in float64 from an explicit generator; cast or move
 """
 
 from attnrank.models.encoder import Attention, Block, Encoder, QueriesKeys
+from attnrank.models.text import PADDING, TextTransformer
 from attnrank.models.vision import POOLS, POSITIONS, VisionTransformer, patches, sinusoids
 from attnrank.models.weights import INITIALISATIONS, TransformerConfig, draw_weight
 
 __all__ = [
     "INITIALISATIONS",
+    "PADDING",
     "POOLS",
     "POSITIONS",
     "Attention",
     "Block",
     "Encoder",
     "QueriesKeys",
+    "TextTransformer",
     "TransformerConfig",
     "VisionTransformer",
     "draw_weight",

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -26,7 +25,8 @@ class Attention(nn.Module):
 
     b_k adds the same number to every score of a row, so it changes no A_i and its gradient is 0; it is kept because
     common checkpoints have it. With ``qk_norm`` the rows of Q_i and K_i are scaled to length sqrt(d_h) first, with
-    ``tied`` K_i = Q_i, and with ``learn_temperature`` log T_i is a parameter. Tokens have shape (*batch, n, d).
+    ``tied`` K_i = Q_i, and with ``learn_temperature`` log T_i is a parameter. Tokens have shape (*batch, n, d); where
+    ``keys`` (*batch, n) is False a token is no key: padding.
     """
 
     def __init__(self, config: TransformerConfig, generator: torch.Generator) -> None:
@@ -65,11 +65,14 @@ class Attention(nn.Module):
             return q / self.temperature, k
         return q * (-self.log_temperature).exp()[:, None, None], k
 
-    def forward(self, x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n d"]:
+    def forward(
+        self, x: Float[Tensor, "*batch n d"], keys: Bool[Tensor, "*batch n"] | None = None
+    ) -> Float[Tensor, "*batch n d"]:
         learned = self.log_temperature is not None
         q, k = self.scaled_queries_keys(x) if learned else self.queries_keys(x)
         scale = 1.0 if learned else 1 / self.temperature
-        mixed = F.scaled_dot_product_attention(q, k, self.values(x), scale=scale)
+        mask = None if keys is None else keys[..., None, None, :]  # the same for every head and query
+        mixed = F.scaled_dot_product_attention(q, k, self.values(x), attn_mask=mask, scale=scale)
         return self.output(mixed.transpose(-3, -2).flatten(-2))
 
     def _split(self, y: Float[Tensor, "*batch n hd"]) -> Float[Tensor, "*batch h n d_h"]:
@@ -96,28 +99,42 @@ class Block(nn.Module):
         hidden, output = config.linear(width, mlp_width, generator), config.linear(mlp_width, width, generator)
         self.mlp = nn.Sequential(hidden, nn.GELU(), output)
 
-    def forward(self, x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n d"]:
-        x = x + self.attention(self.norm1(x))
+    def forward(
+        self, x: Float[Tensor, "*batch n d"], keys: Bool[Tensor, "*batch n"] | None = None
+    ) -> Float[Tensor, "*batch n d"]:
+        x = x + self.attention(self.norm1(x), keys)
         return x + self.mlp(self.norm2(x))
 
 
 class Encoder(nn.Module):
-    """Transformer encoder: X_l = Block_l(X_{l-1}) for l = 1..depth; output = LayerNorm(X_depth)."""
+    """Transformer encoder: X_l = Block_l(X_{l-1}) for l = 1..depth; output = LayerNorm(X_depth).
+
+    ``keys`` says which tokens are attended to, in every layer; None means all.
+    """
+
+    blocks: list[Block]  # to type checkers; a ModuleList
 
     def __init__(self, config: TransformerConfig, generator: torch.Generator) -> None:
         super().__init__()
         self.width = config.width
-        self.blocks = nn.ModuleList(Block(config, generator) for _ in range(config.depth))
+        self.blocks = nn.ModuleList(Block(config, generator) for _ in range(config.depth))  # type: ignore[assignment]
         self.norm = nn.LayerNorm(config.width, dtype=torch.float64)
 
-    def forward(self, x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n d"]:
+    def forward(
+        self, x: Float[Tensor, "*batch n d"], keys: Bool[Tensor, "*batch n"] | None = None
+    ) -> Float[Tensor, "*batch n d"]:
         _check_tokens(x, self.width)
         for block in self.blocks:
-            x = block(x)
+            x = block(x, keys)
         return self.norm(x)
 
     def queries_keys(
-        self, x: Float[Tensor, "*batch n d"], layers: Iterable[int] | None = None, *, scaled: bool = False
+        self,
+        x: Float[Tensor, "*batch n d"],
+        layers: Iterable[int] | None = None,
+        *,
+        scaled: bool = False,
+        keys: Bool[Tensor, "*batch n"] | None = None,
     ) -> list[QueriesKeys]:
         """Return (queries, keys) of the layers asked for, counted from 0, in the order asked; None means all.
 
@@ -131,13 +148,12 @@ class Encoder(nn.Module):
         if not wanted or not set(wanted) <= set(every):
             raise ValueError(f"layers must list some of 0..{len(self.blocks) - 1}, got {layers!r}")
         found = {}
-        blocks: list[Any] = list(self.blocks[: max(wanted) + 1])
-        for layer, block in enumerate(blocks):
+        for layer, block in enumerate(self.blocks[: max(wanted) + 1]):
             if layer in wanted:
                 attention = block.attention
                 found[layer] = (attention.scaled_queries_keys if scaled else attention.queries_keys)(block.norm1(x))
             if layer < max(wanted):
-                x = block(x)
+                x = block(x, keys)
         return [found[layer] for layer in wanted]
 
 

@@ -45,6 +45,7 @@ def _bound(structure: Structure, head_dim: int | None, causal: dict[int, float])
         return _full(n, head_dim) if n == m and head_dim else theory.occupancy_bound(n, m)
     if structure.kind == "causal" and n == m:
         return causal[n] if head_dim else theory.causal_bound(n)
+    assert structure.uniform is not None  # as it is for these kinds
     return structure.uniform
 
 

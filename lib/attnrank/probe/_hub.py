@@ -60,7 +60,7 @@ def text_batches(
     if not whole or not whole[0]:
         raise ValueError(f"{file} holds no text")
     batches = [{"input_ids": torch.tensor([part])} for part in whole]
-    if model.config.is_encoder_decoder:
+    if getattr(model.config, "is_encoder_decoder", False):
         batches = [batch | {"decoder_input_ids": batch["input_ids"]} for batch in batches]
     return batches
 

@@ -56,7 +56,10 @@ class Mask:
     @property
     def shared(self) -> tuple[bool, bool]:
         """Whether all samples, and whether all heads, have one mask."""
-        return (True, True) if self.visible is None else tuple(size == 1 for size in self.visible.shape[:2])
+        if self.visible is None:
+            return True, True
+        samples, heads = self.visible.shape[:2]
+        return samples == 1, heads == 1
 
 
 @dataclass(frozen=True)
@@ -142,12 +145,11 @@ def _unpadded(mask: Mask, sample: int, head: int, crosses: bool, device: torch.d
 
 def _kind(mask: Mask, sample: int, head: int, device: torch.device) -> str:
     n, m = mask.n, mask.m
-    low, high, count = [], [], []
-    for rows in _blocks(mask, sample, head, device):
-        low.append(rows.byte().argmax(1))
-        high.append(m - 1 - rows.flip(1).byte().argmax(1))
-        count.append(rows.sum(1))
-    low, high, count = torch.cat(low), torch.cat(high), torch.cat(count)
+    found = [
+        (rows.byte().argmax(1), m - 1 - rows.flip(1).byte().argmax(1), rows.sum(1))
+        for rows in _blocks(mask, sample, head, device)
+    ]
+    low, high, count = (torch.cat(parts) for parts in zip(*found, strict=True))
     if (count == m).all():
         return "none"
     if (high - low + 1 != count).any():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,6 +40,7 @@ class Group:
         if self.scores is not None:
             logits = self.scores[part][:, rows].double()
         else:
+            assert self.q is not None and self.k is not None  # where there are no scores
             logits = self.attention.scale * (self.q[part][:, rows].double() @ self.k[part].double().mT)
             if self.bias is not None:
                 logits += self.bias[part][:, rows].double()
@@ -90,7 +92,7 @@ def _groups(attention: Attention) -> Iterator[Group]:
         indices = [every.flatten()] if one_head else list(every.T)
     else:
         indices = list(every) if one_head else list(every.flatten()[:, None])
-    flat = {
+    flat: dict[str, Any] = {
         name: _heads(getattr(attention, name), samples, heads) for name in ("q", "k", "v", "output", "scores", "sink")
     } | {"bias": _heads(mask.bias, samples, heads)}
     if attention.scores is not None:
@@ -99,7 +101,9 @@ def _groups(attention: Attention) -> Iterator[Group]:
         sample, head = divmod(int(index[0]), heads)
         found = structure(mask, sample, head, crosses=attention.crosses, device=device)
         visible = None if mask.visible is None else mask.rows(sample, head, 0, mask.n, device)
-        picked = {name: None if x is None else x[index] if len(index) < len(x) else x for name, x in flat.items()}
+        picked: dict[str, Any] = {
+            name: None if x is None else x[index] if len(index) < len(x) else x for name, x in flat.items()
+        }
         if found.keys is not None:
             visible, picked = _without_padding(found, visible, picked)
         if found.trivial:
@@ -157,17 +161,18 @@ def _hardmax(group: Group) -> Tensor:
     attention, found = group.attention, group.structure
     n, m, g = found.n, found.m, len(group.index)
     if attention.exact:
+        assert group.q is not None and group.k is not None
         if found.trivial or (found.kind == "causal" and n == m):
             return ranks.hardmax_rank(group.q, group.k, causal=not found.trivial)
         visible = group.visible
         if visible is None:  # causal, aligned with the first key
             visible = torch.ones(n, m, dtype=torch.bool, device=group.q.device).tril()
         return masked_ranks(group.q, group.k, visible)
-    found = [
+    counts = [
         distinct_argmax((group.logits(slice(i, i + 1), slice(*rows)) for rows in blocks(n, m)), 1, m, group.v.device)
         for i in range(g)
     ]
-    return torch.cat(found)
+    return torch.cat(counts)
 
 
 def _spectra(a: Tensor, wanted: frozenset[str], tol: float) -> dict[str, Tensor]:

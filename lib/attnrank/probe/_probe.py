@@ -103,7 +103,7 @@ def probe(
     wanted = _wanted(ranks)
     choice = _Choice(layers)
     batches = _batches(batch)
-    shown = len(batches) > 1 and sys.stderr is not None and sys.stderr is sys.__stderr__ and sys.stderr.isatty()
+    shown = len(batches) > 1 and sys.stderr is sys.__stderr__ and sys.stderr is not None and sys.stderr.isatty()
     rows: list[dict] = []
     with tqdm(total=len(batches), desc="probe", unit="batch", disable=not shown) as bar:
         for given in batches:
@@ -136,9 +136,9 @@ class _Choice:
         )
 
     def takes(self, name: str, place: int, total: int | None) -> bool:
-        if self.named(name) or place in self.layers:
+        if self.named(name) or place in (self.layers or ()):
             return True
-        return self.late and (total is None or place - total in self.layers)
+        return self.late and (total is None or place - total in (self.layers or ()))
 
     def check(self, seen: list[str]) -> None:
         for x in self.layers or ():
@@ -164,7 +164,9 @@ def attentions(model: nn.Module, batch: Tensor | tuple | Mapping) -> list[Attent
     return found
 
 
-def _run(model: nn.Module, batch: object, wanted: frozenset[str] | None, tol: float, choice: _Choice) -> list[dict]:
+def _run(
+    model: nn.Module, batch: Mapping | tuple, wanted: frozenset[str] | None, tol: float, choice: _Choice
+) -> list[dict]:
     """Rows of one batch: a row for each layer, sample and head."""
     found: dict[int, list[dict]] = {}
 
@@ -177,7 +179,9 @@ def _run(model: nn.Module, batch: object, wanted: frozenset[str] | None, tol: fl
     return [row for place, rows in found.items() if choice.takes(seen[place], place, len(seen)) for row in rows]
 
 
-def _visit(model: nn.Module, batch: object, choice: _Choice, take: Callable[[Attention, int], None]) -> list[str]:
+def _visit(
+    model: nn.Module, batch: Mapping | tuple, choice: _Choice, take: Callable[[Attention, int], None]
+) -> list[str]:
     """Run the model and call ``take(attention, place)`` as each attention runs; returns the names of all."""
     followed = Layers(model)
     seen: list[str] = []
@@ -266,7 +270,7 @@ def _batches(batch: object) -> list:
     ]
 
 
-def _leading(batch: object) -> int | None:
+def _leading(batch: Mapping | tuple) -> int | None:
     values = batch.values() if isinstance(batch, Mapping) else batch
     return next((value.shape[0] for value in values if isinstance(value, Tensor) and value.ndim), None)
 

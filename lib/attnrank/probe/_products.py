@@ -19,9 +19,10 @@ def factors(name: str, args: tuple, kwargs: dict) -> tuple[object, object]:
     """The left and the right factor of a product, None where an argument is missing."""
     if name == "einsum":
         operands = args[1] if len(args) == 2 and isinstance(args[1], (list, tuple)) else args[1:]
-        return tuple(operands) if len(operands) == 2 else (None, None)
+        return (operands[0], operands[1]) if len(operands) == 2 else (None, None)
     first, names = FACTORS[name]
-    return tuple(args[first + i] if len(args) > first + i else kwargs.get(names[i]) for i in range(2))
+    left, right = (args[first + i] if len(args) > first + i else kwargs.get(names[i]) for i in range(2))
+    return left, right
 
 
 def queries_keys(name: str, args: tuple, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -66,7 +67,7 @@ def _einsum(equation: str, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]
         return None
     (one, two), output = sides
     summed = [letter for letter in one if letter in two and letter not in output]
-    row, column = output[-2:] if len(output) >= 2 else ("", "")
+    row, column = (output[-2], output[-1]) if len(output) >= 2 else ("", "")
     if row in two or column in one:  # the queries are the second operand
         one, two, left, right = two, one, right, left
     if len(summed) != 1 or row not in one or row in two or column not in two or column in one:

@@ -6,6 +6,7 @@ import copy
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,7 +47,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
             np.random.set_state(states[1])
 
 
-def own(value: object) -> object:
+def own(value: Any) -> Any:
     """A batch that a model may change: caches of keys and values are copied, tensors are not."""
     if value is None or isinstance(value, (Tensor, str, int, float, bool)):
         return value

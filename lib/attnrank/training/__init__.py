@@ -6,13 +6,17 @@ skips nothing. Models are those of :mod:`attnrank.models`, or any with ``queries
 """
 
 from attnrank.training.checkpoint import ENDING, load, save
-from attnrank.training.flops import forward_flops, image_flops, training_flops
+from attnrank.training.flops import forward_flops, image_flops, text_flops, training_flops
+from attnrank.training.images import Images, crop_and_flip
+from attnrank.training.labelled import Labelled
 from attnrank.training.loop import NonFiniteLoss, Run, train
 from attnrank.training.measure import TOLERANCES, attention_ranks
 from attnrank.training.recipe import Recipe, decay_groups, learning_rate
-from attnrank.training.source import Images, Source, crop_and_flip
+from attnrank.training.sequences import Sequences
+from attnrank.training.source import Source
 
 __all__ = [
-    "ENDING", "TOLERANCES", "Images", "NonFiniteLoss", "Recipe", "Run", "Source", "attention_ranks", "crop_and_flip",
-    "decay_groups", "forward_flops", "image_flops", "learning_rate", "load", "save", "train", "training_flops",
+    "ENDING", "TOLERANCES", "Images", "Labelled", "NonFiniteLoss", "Recipe", "Run", "Sequences", "Source",
+    "attention_ranks", "crop_and_flip", "decay_groups", "forward_flops", "image_flops", "learning_rate", "load", "save",
+    "text_flops", "train", "training_flops",
 ]

@@ -6,7 +6,7 @@ Only matrix products are counted, as PyTorch's own counter does; softmax, LayerN
 from __future__ import annotations
 
 from attnrank import _check
-from attnrank.models import TransformerConfig, VisionTransformer
+from attnrank.models import TextTransformer, TransformerConfig, VisionTransformer
 
 
 def forward_flops(config: TransformerConfig, n: int) -> int:
@@ -39,3 +39,8 @@ def image_flops(model: VisionTransformer) -> int:
     pooling = 2 * grid * d if model.pool == "sequence" else 0
     classes = model.classifier.out_features
     return 2 * grid * channels * size**2 * d + forward_flops(model.config, model.tokens) + pooling + 2 * d * classes
+
+
+def text_flops(model: TextTransformer, n: int) -> int:
+    """Operations of a text Transformer's forward pass over one text of n tokens; looking up an embedding is none."""
+    return forward_flops(model.config, n) + 2 * model.config.width * model.classifier.out_features

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable, Mapping
 
 import torch
 from filelock import FileLock, Timeout
@@ -21,11 +22,14 @@ from attnrank.experiments.accuracy.tables import SERIES
 from attnrank.sweep import Setting
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command and return its exit status."""
+def main(
+    arguments: list[str] | None = None, *, series: Mapping[str, list[Setting]] = SERIES,
+    compute: Callable[..., Setting] = accuracy, program: str = "attnrank.experiments.accuracy",
+) -> int:
+    """Run the command and return its exit status; other chapters have other series and another function of a run."""
     what = __doc__.splitlines()[0]
-    parser = argparse.ArgumentParser(prog="python -m attnrank.experiments.accuracy", description=what)
-    parser.add_argument("series", choices=SERIES, help="a series of runs")
+    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=what)
+    parser.add_argument("series", choices=series, help="a series of runs")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of this process (default 1)")
     options = parser.parse_args(arguments)
     folder = runs_folder()
@@ -33,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
         print("error: set ATTNRANK_RUNS to the folder in which runs are kept", file=sys.stderr)
         return 1
     torch.set_num_threads(options.threads)
-    for setting in SERIES[options.series]:
+    for setting in series[options.series]:
         path = run_file(setting, folder)
         lock = FileLock(f"{path}.lock")
         try:
@@ -42,12 +46,12 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         try:
             if not is_finished(setting):
-                row = accuracy(**setting)
+                row = compute(**setting)
                 print(time.strftime("%H:%M:%S"), path.stem, row["stopped"] or f"{row['accuracy']:.4f}", flush=True)
         finally:
             lock.release()
-    done = sum(map(is_finished, SERIES[options.series]))
-    print(f"{options.series}: {done} of {len(SERIES[options.series])} runs are finished in {folder}")
+    done = sum(map(is_finished, series[options.series]))
+    print(f"{options.series}: {done} of {len(series[options.series])} runs are finished in {folder}")
     return 0
 
 

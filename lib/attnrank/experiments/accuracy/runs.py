@@ -109,10 +109,13 @@ def configuration(setting: Setting) -> TransformerConfig:
 
 def untrained(setting: Setting) -> VisionTransformer:
     """The model of a setting as it is drawn from its seed; sequence pooling, learned positions, no class token."""
-    channels, side, _ = SOURCES[setting["dataset"]].shape
+    source = SOURCES[setting["dataset"]]
+    if source.shape is None:
+        raise ValueError(f"dataset must be one of images, got {setting['dataset']!r}")
+    channels, side, _ = source.shape
     return VisionTransformer(
         configuration(setting), image_size=side, patch_size=setting["patch"], channels=channels,
-        classes=SOURCES[setting["dataset"]].classes, pool="sequence",
+        classes=source.classes, pool="sequence",
         generator=torch.Generator().manual_seed(_check.integer("seed", setting["seed"], minimum=0)),
     )  # fmt: skip
 
@@ -188,7 +191,7 @@ def _epoch(setting: Setting, epoch: int) -> dict:
 def _source(dataset: str) -> Images:
     """Crops of 4 pixels and mirror images for photographs; digits as they are, which have no mirror image."""
     facts = SOURCES[dataset]
-    mean, std = ([value * facts.white for value in values] for values in (facts.mean, facts.std))
+    mean, std = (tuple(value * facts.white for value in values) for values in (facts.mean, facts.std))
     digits = dataset == "digits"
     return Images(
         data.pixels(dataset), data.pixels(dataset, "test"), mean=mean, std=std, pad=0 if digits else 4,

@@ -29,7 +29,7 @@ def _contests(
 
 
 _SIZES = [(samples, 64, d) for samples in (200, 1000) for d in (32, 128)]
-_RUNS = {"method": list(METHODS), "seeds": [50]}
+_RUNS: dict[str, list] = {"method": list(METHODS), "seeds": [50]}
 
 EXPERIMENTS = {
     "convex_contests": Experiment(

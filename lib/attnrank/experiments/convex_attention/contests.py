@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,15 @@ import torch
 from attnrank import convex
 from attnrank.benchmarks import compare, machine
 from attnrank.benchmarks.timing import Ratio
-from attnrank.experiments.convex_attention.rivals import TOLERANCES, available, prepare, program, verified_gap, version
+from attnrank.experiments.convex_attention.rivals import (
+    TOLERANCES,
+    Run,
+    available,
+    prepare,
+    program,
+    verified_gap,
+    version,
+)
 from attnrank.experiments.measuring_speed.speed import verdict
 from attnrank.sweep import Setting
 
@@ -34,7 +43,7 @@ def convex_contest(
     penalty = "nuclear" if program_name == "nuclear" else "group"
     x, y = program(samples, n, d, 0, outputs=OUTPUTS if penalty == "nuclear" else 0)
     y = (y > 0).double() if loss == "cross_entropy" else y
-    options = {"loss": loss, "penalty": penalty}
+    options: dict[str, Any] = {"loss": loss, "penalty": penalty}
     largest = convex.beta_max(x, y, **options)
     beta = share * largest
     if rival == "path":
@@ -121,7 +130,7 @@ def convex_trace(contestant: str, samples: int, n: int, d: int, share: float, to
     beta = share * convex.beta_max(x, y)
     dual = convex.solve(x, y, beta, tol=1e-12, max_iterations=200).dual
     if contestant == "attnrank":
-        run = lambda tol: (_best_effort(x, y, beta, tol), None)  # noqa: E731
+        run: Run = lambda tol: (_best_effort(x, y, beta, tol), None)  # noqa: E731
     elif available(contestant):
         run = prepare(contestant, x, y, beta, "squared", "group")
     else:

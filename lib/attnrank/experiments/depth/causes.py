@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from attnrank import _check
+from attnrank.experiments.depth.layers import DEPTH, by_layer
 from attnrank.experiments.experiment import Experiment, Rounding
 from attnrank.experiments.shared.gram import mean_cosine
 from attnrank.experiments.shared.heads import hardmax_rank_on_device
@@ -18,7 +19,6 @@ from attnrank.sweep import Setting, grid
 
 PARTS = ("both", "attention", "mlp")
 ACTIVATIONS = {"gelu": nn.GELU, "tanh": nn.Tanh}
-DEPTH = 8
 VIT_WIDTH = 192
 VIT_LAYERS = (1, 2, 3, 4, 6, 8, 12)
 
@@ -44,9 +44,7 @@ def depth_causes(
         found = _through(blocks, scale * x / x.square().mean().sqrt(), part, activation)
         ranks.append(torch.stack([rank for rank, _ in found]))
         cosines.append(torch.stack([cosine for _, cosine in found]))
-    ranks, cosines = torch.stack(ranks), torch.stack(cosines)
-    columns = {"rank": ranks.mean(0), "rank_std": ranks.std(0), "cosine": cosines.mean(0)}
-    return {f"{name}_{layer + 1}": values[layer].item() for name, values in columns.items() for layer in range(DEPTH)}
+    return by_layer(torch.stack(ranks), torch.stack(cosines))
 
 
 def vit_causes(dataset: str, patch: int, part: str, activation: str, init: str, images: int, seed: int) -> Setting:

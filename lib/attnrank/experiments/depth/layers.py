@@ -38,7 +38,8 @@ def depth_ranks(
     def normal(*shape: int) -> Tensor:
         return torch.randn(samples, *shape, generator=generator, dtype=torch.float64)
 
-    x, result = normal(n, d), {}
+    x = normal(n, d)
+    result: dict[str, float | None] = {}
     for layer in range(1, layers + 1):
         y = x / x.square().mean(-1, keepdim=True).sqrt()
         q, k = y @ normal(d, d_h) / math.sqrt(d), y @ normal(d, d_h) / math.sqrt(d)
@@ -79,9 +80,13 @@ def random_encoders(
             layers = _layers(Encoder(config, generator), x / x.square().mean().sqrt())
         ranks.append(torch.stack([rank for rank, _ in layers]))
         cosines.append(torch.stack([cosine for _, cosine in layers]))
-    ranks, cosines = torch.stack(ranks), torch.stack(cosines)
+    return by_layer(torch.stack(ranks), torch.stack(cosines))
+
+
+def by_layer(ranks: Tensor, cosines: Tensor) -> Setting:
+    """Columns of a row from ranks and cosines (samples, layers): their means, and the deviation of the ranks."""
     columns = {"rank": ranks.mean(0), "rank_std": ranks.std(0), "cosine": cosines.mean(0)}
-    return {f"{name}_{layer + 1}": values[layer].item() for name, values in columns.items() for layer in range(DEPTH)}
+    return {f"{name}_{layer}": x.item() for name, xs in columns.items() for layer, x in enumerate(xs, start=1)}
 
 
 def _layers(encoder: Encoder, x: Tensor) -> list[tuple[Tensor, Tensor]]:

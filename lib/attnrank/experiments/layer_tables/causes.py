@@ -85,7 +85,7 @@ def layer_causes(
             distinct.append(len(k) / n)
         hard[f"hard_{d}"] = float(np.mean(ranks))
         soft.append(np.mean(curves, 0))
-    best = min(range(len(FINE_EXPONENTS)), key=lambda e: distance([curve[e] for curve in soft], tables))
+    best = min(range(len(FINE_EXPONENTS)), key=lambda e: distance(np.array([curve[e] for curve in soft]), tables))
     fitted = {f"soft_{d}": float(curve[best]) for d, curve in zip(HEAD_DIMS, soft, strict=True)}
     return {"distinct": float(np.mean(distinct)), "exponent": FINE_EXPONENTS[best]} | fitted | hard
 

@@ -61,10 +61,10 @@ def layer_encoders(
             hard.append((hardmax_rank_on_device(q, k[:, admitted]).double() / n).mean())
             soft.append(soft_ranks(compressed_softmax(q, k, counts, scale), n, (*EXPONENTS, default)))
             distinct.append(admitted.double().sum() / n)
-    soft = np.array(soft)  # sequences, heads, tolerances
+    ranks = np.array(soft)  # sequences, heads, tolerances
     names = [*(f"soft_{round(100 * e)}" for e in EXPONENTS), "soft_float32"]
-    means = {name: round(float(rank), 6) for name, rank in zip(names, soft.mean((0, 1)), strict=True)}
-    spread = soft[..., EXPONENTS.index(7.0)]
+    means = {name: round(float(rank), 6) for name, rank in zip(names, ranks.mean((0, 1)), strict=True)}
+    spread = ranks[..., EXPONENTS.index(7.0)]
     deviations = {"sequence_std": spread.mean(1).std(ddof=1), "head_std": spread.mean(0).std(ddof=1)}
     means |= {name: float(value) for name, value in deviations.items()}
     return {"distinct": float(np.mean(distinct)), "hardmax": float(np.mean(hard))} | means
@@ -149,7 +149,7 @@ def _frequent(dataset: str, vocabulary: int) -> set[str]:
 
 def _encoders(**changes: list) -> list[Setting]:
     """The reviews of IMDB, cut or filled up to 500 words, with the changes asked for."""
-    axes = {
+    axes: dict[str, list] = {
         "dataset": ["imdb"], "n": [500], "vocabulary": [20_000], "positions": ["none"], "init": ["lecun"],
         "temperature": [2.0], "width": [128], "heads": [4], "head_dim": list(HEAD_DIMS), "layer": [2],
         "sequences": [40], "seed": [0],

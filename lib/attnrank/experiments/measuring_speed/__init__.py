@@ -1,5 +1,5 @@
 """Tables of the chapter measuring_speed: the routines beside what they replace, and the cost of rows."""
 
-from attnrank.experiments.measuring_speed import row_costs, speed
+from attnrank.experiments.measuring_speed import probing, row_costs, speed
 
-EXPERIMENTS = speed.EXPERIMENTS | row_costs.EXPERIMENTS
+EXPERIMENTS = speed.EXPERIMENTS | row_costs.EXPERIMENTS | probing.EXPERIMENTS

@@ -61,22 +61,23 @@ def speed(
     ------
     ValueError : unknown contest, unreadable bar, a ``processor`` that is not the one at hand.
     """
-    _at_hand(processor)
+    at_hand(processor)
     if contest == "memory":
         return _memory(n, d_h, dtype, threads, device, bar)
-    names = CONTESTS[_check.choice("contest", contest, CONTESTS)]
-    names = {"contestant": names.contestant, "baseline": names.baseline}
+    held = CONTESTS[_check.choice("contest", contest, CONTESTS)]
+    names = {"contestant": held.contestant, "baseline": held.baseline}
     if device == "cuda" and not torch.cuda.is_available():
         return _result(names, verdict="not measured")
-    with _threads(threads):
-        routines = CONTESTS[contest].prepare(n, d_h, batch, dtype, device)
+    with threads_set(threads):
+        routines = held.prepare(n, d_h, batch, dtype, device)
         times = interleaved(routines, rounds, warm=rounds > 2, turn=TURN)
     ratio = compare(*times[:2])
     limit = ratio.baseline_seconds / statistics.median(times[2]) if len(times) > 2 else None
     return _result(names, **asdict(ratio), limit=limit, verdict=verdict(ratio.ratio, bar))
 
 
-def _at_hand(name: str) -> None:
+def at_hand(name: str) -> None:
+    """Raise ValueError for a processor that is not the one at hand."""
     if name != processor():
         raise ValueError(f"processor must be the one at hand, {processor()!r}, got {name!r}: measure its rows there")
 
@@ -115,9 +116,9 @@ def roofline(path: str, n: int, d_h: int, dtype: str, threads: int, rounds: int,
 
     ``path``: "product" (tiles of scores alone), "dense" (hardmax rank from all scores), "automatic" (hardmax_rank).
     """
-    _at_hand(processor)
+    at_hand(processor)
     routine = {"product": tiled_product, "dense": dense_path, "automatic": hardmax_rank}[path]
-    with _threads(threads):
+    with threads_set(threads):
         q, k = queries_and_keys(n, d_h, 1, dtype, "cpu")
         side = min(PEAK_SIDE, n)
         square = torch.randn(2, side, side, generator=torch.Generator().manual_seed(1)).to(getattr(torch, dtype))
@@ -134,7 +135,8 @@ def roofline(path: str, n: int, d_h: int, dtype: str, threads: int, rounds: int,
 
 
 @contextmanager
-def _threads(threads: int) -> Iterator[None]:
+def threads_set(threads: int) -> Iterator[None]:
+    """So many threads of torch, and then as many as before."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

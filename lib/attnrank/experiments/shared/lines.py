@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy import optimize
@@ -69,7 +69,7 @@ CURVES: dict[str, Callable[[int, float], float]] = {
 def line_points() -> list[Setting]:
     """The points of every line, each once: settings of :func:`formula_lines`."""
 
-    def line(curve: str, x: list[float], lengths: tuple[int, ...] = (0,)) -> list[Setting]:
+    def line(curve: str, x: Sequence[float], lengths: tuple[int, ...] = (0,)) -> list[Setting]:
         return [{"curve": curve, "n": n, "x": float(value)} for n in lengths for value in x]
 
     def spaced(low: float, high: float, points: int) -> list[float]:

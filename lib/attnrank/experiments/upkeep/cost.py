@@ -30,6 +30,7 @@ SIZES = (
     "n", "d", "d_h", "head_dim", "largest", "content", "rotary", "query_latent", "key_latent", "width", "embed_dim",
     "window", "patch", "depth", "layer", "vocabulary", "digits", "batch", "threads", "rounds", "qk_dim", "wanted",
     "value_dim", "mlp_width", "epoch", "step", "head", "rank", "outputs", "resample",
+    "p", "gates", "point", "passes",
 )  # fmt: skip
 #: The head dimension under each of its names.
 HEAD_DIM = ("d_h", "head_dim", "qk_dim", "largest", "content")
@@ -62,13 +63,13 @@ def _shape(setting: Setting) -> tuple[float, float, float, float]:
     repetitions = [setting[name] for name in REPETITIONS if name in setting]
     if not repetitions:
         return 0.0, 0.0, 0.0, 0.0
-    n = setting.get("n") or _patches(setting)
-    heads, d_h = math.prod(repetitions) * setting.get("layer", 1), 0
+    n = float(setting.get("n") or _patches(setting))
+    heads, d_h = math.prod(repetitions) * setting.get("layer", 1), 0.0
     if "repetitions" in setting:  # a whole curve of heads
         heads, d_h = heads * len(CURVE), sum(CURVE) / len(CURVE)
     for name in HEAD_DIM:
         d_h = d_h or setting.get(name, 0)
-    return heads, n, d_h, setting.get("d", setting.get("width", 0))
+    return heads, n, d_h, float(setting["d"] if "d" in setting else setting.get("width", 0))
 
 
 def _patches(setting: Setting) -> int:
@@ -172,7 +173,8 @@ def head_law(table: pd.DataFrame) -> HeadLaw:
         raise ValueError(f"table must have at least 5 rows with seconds > 0, got {len(seconds)}")
     terms = np.column_stack([np.ones(len(n)), samples * n * d_h, samples * n**2, samples * n**2 * d_h])
     coefficients, _ = optimize.nnls(terms / seconds[:, None], np.ones(len(n)))
-    law = HeadLaw(*map(float, coefficients), scatter=0.0)
+    row, draw, score, product = map(float, coefficients)
+    law = HeadLaw(row, draw, score, product, scatter=0.0)
     residuals = np.log(seconds / law.seconds(n, d_h, samples))
     return replace(law, scatter=float(np.sqrt(np.mean(residuals**2))))
 

@@ -103,7 +103,7 @@ def _patches(dataset: str, n: int, sequences: int, seed: int) -> Tensor:
 
 
 def _real(dataset: str, lengths: list[int], positions: list[float], sequences: int, seeds: int) -> list[Setting]:
-    axes = {"dataset": [dataset], "n": lengths, "positions": positions, "sequences": [sequences]}
+    axes: dict[str, list] = {"dataset": [dataset], "n": lengths, "positions": positions, "sequences": [sequences]}
     return grid(**axes, seed=list(range(seeds)), d_h=list(HEAD_DIMS))
 
 

@@ -1,0 +1,78 @@
+"""axe-core on a page that is open in the browser: what breaks WCAG 2.2 AA, in words.
+
+The rules on structure see the whole page. The rules on colour are slow, and a page has thousands of words in the same
+few styles: they see one text of each style, that is of each chain of tags and classes up to the root.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+from playwright.sync_api import Page
+
+LEVELS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22a", "wcag22aa"]
+COLOUR = ["color-contrast", "link-in-text-block"]
+# Formulas become boxes of their size: their thousands of elements are MathJax's, and their colour that of the text.
+UNFOLD = """async () => {
+    for (const folded of document.querySelectorAll('details')) folded.open = true
+    await new Promise(done => setTimeout(() => requestAnimationFrame(done), 50))
+}"""
+REPLACE_FORMULAS = """() => {
+    for (const formula of document.querySelectorAll('mjx-container')) {
+        const box = document.createElement('span'), width = formula.scrollWidth || formula.offsetWidth
+        box.style.cssText = `display: inline-block; overflow: hidden; width: ${width}px`
+        box.style.height = `${formula.clientHeight || 16}px`
+        box.textContent = 'formula'
+        formula.replaceChildren(box)
+    }
+}"""
+KEEP_ONE_OF_EACH_STYLE = """() => {
+    const still = document.createElement('style')
+    still.textContent = '*, ::before, ::after { transition: none !important; animation: none !important }'
+    document.head.append(still)
+    const paths = new Map(), seen = new Set(), kept = new Set()
+    const path = e => {
+        if (!e || e === document.documentElement) return ''
+        if (!paths.has(e)) paths.set(e, `${path(e.parentElement)}>${e.tagName}.${e.getAttribute('class') || ''}`
+            + (e.getAttribute('style') ? `[${e.style.color} ${e.style.background} ${e.style.opacity}]` : ''))
+        return paths.get(e)
+    }
+    for (const e of document.body.querySelectorAll('*')) {
+        if (![...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()) || seen.has(path(e))) continue
+        const box = e.getBoundingClientRect()
+        if (box.width === 0 || box.height === 0) continue
+        seen.add(path(e))
+        for (let p = e; p; p = p.parentElement) kept.add(p)
+    }
+    for (const e of [...document.body.querySelectorAll('*')]) if (!kept.has(e) && e.isConnected) e.remove()
+    for (const e of kept) for (const n of [...e.childNodes])
+        if (n.nodeType === 3 && n.data.length > 60) n.data = n.data.slice(0, 60)
+}"""
+SET_THEME = "theme => { document.documentElement.dataset.theme = document.documentElement.dataset.mode = theme }"
+RUN = """async options => {
+    const found = await axe.run(document, {...options, resultTypes: ['violations'], preload: false})
+    return found.violations.flatMap(v => v.nodes.map(n =>
+        `${v.id}: ${n.target.join(' ')}: ${([...n.any, ...n.all, ...n.none][0] || {}).message || v.help}`))
+}"""
+
+
+@cache
+def axe() -> str:
+    return files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+
+
+def violations(page: Page, *, unfold: bool) -> list[str]:
+    """What axe-core finds in the light and the dark theme. The page is spoilt by it: text is taken away."""
+    if unfold:
+        page.evaluate(UNFOLD)
+    page.evaluate(axe())
+    page.evaluate(REPLACE_FORMULAS)
+    rules = {rule: {"enabled": False} for rule in COLOUR}
+    found = page.evaluate(RUN, {"runOnly": {"type": "tag", "values": LEVELS}, "rules": rules})
+    page.evaluate(KEEP_ONE_OF_EACH_STYLE)
+    for theme in ("light", "dark"):
+        page.evaluate(SET_THEME, theme)
+        colours = page.evaluate(RUN, {"runOnly": {"type": "rule", "values": COLOUR}})
+        found += [f"{theme}: {fault}" for fault in colours]
+    return found
