@@ -410,7 +410,7 @@ def test_a_changed_function_is_found(published):
         results = {name: None if value != value else value for name, value in row.items() if name not in settings}
         return wrong(experiment.repeats, results, len(table))
 
-    free = {"seconds_again": lambda setting: 0.0, "data": None, "checkpoint": False, "threads": "one"}
+    free = {"seconds_again": lambda setting: 0.0, "data": "", "checkpoint": False, "threads": "one"}
     verdict = verified(published, function=changed, **free)
     if verdict.failure is None and not verdict.compared:
         pytest.skip(str(verdict))
