@@ -96,7 +96,8 @@ def taught(
     n, d = x.shape[1:]
     generator = generator_of(seed, METHODS.index(method), heads)
     layer = SoftmaxLayer(d, heads, QK_DIM, generator) if method == "softmax" else FreeLayer(n, d, heads, generator)
-    student, setting = Student(layer, optimum, three), [teacher, method, share, heads, count, tested, passes, rate, seed]
+    student = Student(layer, optimum, three)
+    setting = [teacher, method, share, heads, count, tested, passes, rate, seed]
     folder = runs_folder()
     path = None if folder is None else folder / f"student-{'-'.join(map(str, setting))}{training.ENDING}"
     if path is not None and path.exists():
@@ -118,7 +119,8 @@ def _train(student: Student, beta: float, passes: int, rate: float, seed: int) -
     count, batches = len(x), -(-len(x) // BATCH)
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     looks = {round(share * passes) for share in LOOKS}
-    cost = _flops(model, count, *x.shape[1:], batches)
+    n, d = x.shape[1:]
+    cost = _flops(model, count, n, d, batches)
     seconds = 0.0
     for done in range(passes + 1):
         if done in looks:
