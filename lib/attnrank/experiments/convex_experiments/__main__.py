@@ -1,0 +1,56 @@
+"""Train the runs of a series that are not finished, in their order; several processes share the work.
+
+    ATTNRANK_RUNS=/folder/of/runs nice python -m attnrank.experiments.convex_experiments "p = 17" "p = 31"
+
+A run that is interrupted goes on from its checkpoint. When runs are finished, raise their number in ``FINISHED`` of
+:mod:`attnrank.experiments.convex_experiments.tables` and let the sweep write the tables from the same folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+import torch
+from filelock import FileLock, Timeout
+
+from attnrank.experiments.convex_experiments.grokking import is_finished, run_file, runs_folder
+from attnrank.experiments.convex_experiments.modular import modular_runs
+from attnrank.experiments.convex_experiments.series import SERIES
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    what = (__doc__ or "").splitlines()[0]
+    parser = argparse.ArgumentParser(prog="python -m attnrank.experiments.convex_experiments", description=what)
+    parser.add_argument("series", nargs="+", choices=SERIES, help="series of runs, in this order")
+    parser.add_argument("--first", type=int, metavar="K", help="only the first K runs of each")
+    options = parser.parse_args(arguments)
+    folder = runs_folder()
+    if folder is None:
+        print("error: set ATTNRANK_RUNS to the folder in which runs are kept", file=sys.stderr)
+        return 1
+    torch.set_num_threads(1)
+    for name in options.series:
+        for setting in SERIES[name][: options.first]:
+            path = run_file(setting, folder)
+            lock = FileLock(f"{path}.lock")
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:  # another process trains this one
+                continue
+            try:
+                if not is_finished(setting):
+                    row = modular_runs(**setting)
+                    learned = row["stopped"] or f"fits at {row['fitted_at']}, generalises at {row['generalised_at']}"
+                    print(time.strftime("%H:%M:%S"), path.stem, learned, flush=True)
+            finally:
+                lock.release()
+        done = sum(map(is_finished, SERIES[name]))
+        print(f"{name}: {done} of {len(SERIES[name])} runs are finished in {folder}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""When a run generalises, and whether a quantity moves then more than it moves otherwise."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnrank.experiments.convex_experiments.grokking import LOOK, learned_at
+from attnrank.sweep import Setting
+
+#: Generalisation begins at the last look before it at which at most this share of the test is right.
+RISING = 0.25
+#: What is followed: ranks of the first attention, and how many tokens the row of the answer attends to in the second.
+FOLLOWED = ("hardmax_1", "rank_at_tenth_1", "stable_1", "attended_2")
+
+
+def rise(looks: list[dict]) -> tuple[int, int] | None:
+    """Numbers of the looks between which a run generalises: the last with test accuracy at most ``RISING`` before the
+    first with ``LEARNED``; None for a run that does not."""
+    learned = learned_at(looks, "test")
+    if learned is None:
+        return None
+    end = learned // LOOK
+    before = [i for i in range(end) if looks[i]["test_accuracy"] <= RISING]
+    return (before[-1] if before else 0), end
+
+
+def movement(looks: list[dict], name: str) -> Setting:
+    """How far ``name`` moves while a run generalises, beside its movement over as many steps before.
+
+    ``before`` and ``after`` are its values at both ends of `rise`; ``share`` is the share of the windows of the same
+    length, from the first look at which the run fits to the beginning of the rise, in which it moves at least as far.
+    None where there is no rise, or no such window.
+    """
+    found, fitted = rise(looks), learned_at(looks, "fit")
+    if found is None or fitted is None:
+        return {f"{name}_before": None, f"{name}_after": None, f"{name}_share": None}
+    start, end = found
+    values = np.array([look[name] for look in looks])
+    first, length = fitted // LOOK, end - start
+    moves = np.abs(values[first + length : start + 1] - values[first : start + 1 - length]) if start >= first else []
+    share = float(np.mean(moves >= abs(values[end] - values[start]))) if len(moves) else None
+    return {f"{name}_before": float(values[start]), f"{name}_after": float(values[end]), f"{name}_share": share}
