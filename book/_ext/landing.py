@@ -1,6 +1,7 @@
 """The pictures of the landing page and the README: python book/_ext/landing.py writes them to book/_static.
 
-landing.png, and one small finding-NAME.png for each of the five findings, drawn from published tables.
+landing.png, and one small finding-NAME.png for each of the five findings, drawn from published tables. A smaller
+landing.png is lib/picture.png, on the package's page.
 """
 
 from __future__ import annotations
@@ -144,4 +145,6 @@ if __name__ == "__main__":
         target = BOOK / "_static" / f"finding-{finding.__name__}.png"
         small(finding).savefig(target, dpi=150, metadata={"Software": None})
     # An opaque page: the README is read on sites that choose their own background.
-    draw().savefig(BOOK / "_static" / "landing.png", dpi=200, facecolor="white", metadata={"Software": None})
+    figure = draw()
+    for path, dpi in ((BOOK / "_static" / "landing.png", 200), (BOOK.parent / "lib" / "picture.png", 90)):
+        figure.savefig(path, dpi=dpi, facecolor="white", metadata={"Software": None})

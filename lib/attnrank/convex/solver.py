@@ -88,6 +88,17 @@ def solve(
     ------
     ValueError : an argument of the wrong type, shape or range, or with NaN; the message names it.
     NotConvergedError : a ValueError that carries the best point, where the gap was not reached.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnrank import convex
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> x = torch.randn(20, 6, 4, generator=generator, dtype=torch.float64)    # samples, tokens, width
+    >>> y = x[:, 2] @ torch.ones(4, dtype=torch.float64)    # only token 2 matters
+    >>> solution = convex.solve(x, y, beta=2.0)
+    >>> solution.active.tolist(), solution.gap <= 1e-9
+    ([2], True)
     """
     checked = problem(x, y, loss, penalty, gates)
     tol = _tolerance(tol, penalty)
@@ -112,6 +123,17 @@ def path(
     """Solutions for several betas, in their order, each started from the one before; parameters as for ``solve``.
 
     Largest first is fastest. What does not depend on beta is computed once.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnrank import convex
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> x = torch.randn(20, 6, 4, generator=generator, dtype=torch.float64)    # samples, tokens, width
+    >>> y = x[:, 2] @ torch.ones(4, dtype=torch.float64)    # only token 2 matters
+    >>> largest = convex.beta_max(x, y)
+    >>> [len(solution.active) for solution in convex.path(x, y, [1.1 * largest, 0.5 * largest])]
+    [0, 1]
     """
     checked = problem(x, y, loss, penalty, gates)
     tol = _tolerance(tol, penalty)
@@ -128,12 +150,34 @@ def path(
 def beta_max(
     x: Tensor, y: Tensor, *, loss: str = "squared", penalty: str = "group", gates: Tensor | None = None
 ) -> float:
-    """The smallest beta for which z = 0 is optimal: the dual norm of the correlations at z = 0."""
+    """The smallest beta for which z = 0 is optimal: the dual norm of the correlations at z = 0.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnrank import convex
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> x = torch.randn(20, 6, 4, generator=generator, dtype=torch.float64)    # samples, tokens, width
+    >>> y = x[:, 2] @ torch.ones(4, dtype=torch.float64)    # only token 2 matters
+    >>> bool((convex.solve(x, y, 1.01 * convex.beta_max(x, y)).z == 0).all())
+    True
+    """
     return problem(x, y, loss, penalty, gates).beta_max()
 
 
 def predict(x: Tensor, z: Tensor, *, gates: Tensor | None = None) -> Tensor:
-    """Predictions (N,) or (N, c) of z on tokens x (N, n, d)."""
+    """Predictions (N,) or (N, c) of z on tokens x (N, n, d).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnrank import convex
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> x = torch.randn(20, 6, 4, generator=generator, dtype=torch.float64)    # samples, tokens, width
+    >>> y = x[:, 2] @ torch.ones(4, dtype=torch.float64)    # only token 2 matters
+    >>> convex.predict(x, torch.zeros(6, 4, dtype=torch.float64)).shape
+    torch.Size([20])
+    """
     if gates is None:
         return torch.einsum("ikd,kd...->i...", x, z)
     return torch.einsum("ig,ikd,gkd...->i...", gates, x, z)
