@@ -112,6 +112,7 @@ def taught(
     return student
 
 
+@torch.enable_grad()
 def _train(student: Student, beta: float, passes: int, rate: float, seed: int) -> None:
     """Adam on batches of the objective divided by the number of texts, with a step size that falls linearly to 0."""
     model, lesson = student.model, student.lessons[0]
@@ -167,8 +168,8 @@ def _cholesky(shape: Any, *rest: Any, **options: Any) -> int:
 
 def _substitution(first: Any, second: Any, *rest: Any, **options: Any) -> int:
     """2 n^2 for each right-hand side, of triangular equations or of both that a Cholesky factor makes."""
-    square = first if first[-1] == first[-2] else second
-    return int(2 * square[-1] ** 2 * max(first[-1], second[-1]))
+    matrix, right = (first, second) if first[-1] == first[-2] else (second, first)
+    return int(2 * matrix[-1] ** 2 * right[-1])
 
 
 def _eigen(shape: Any, *rest: Any, **options: Any) -> int:
