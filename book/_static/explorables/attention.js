@@ -34,10 +34,11 @@ Explorables.kinds.attention = {
     const make = Explorables.make, canvas = make("canvas", { role: "img", "aria-label": "Attention matrix; the text below describes it" })
     const spectrum = make("svg", { viewBox: "0 0 360 300", role: "img", "aria-label": "Singular values on a logarithmic scale; the text below counts them" })
     picture.append(make("div", {}, canvas), make("div", {}, spectrum))
+    Object.assign(picture, { canvas, spectrum })
   },
 
   draw: (picture, { n, tolerance }, { weights, values, attended }) => {
-    const canvas = picture.querySelector("canvas"), cell = Math.floor(720 / n), margin = 28
+    const { canvas, spectrum: svg } = picture, cell = Math.floor(720 / n), margin = 28
     canvas.width = n * cell
     canvas.height = n * cell + margin
     const pen = canvas.getContext("2d"), ink = Explorables.colour("--pst-color-text-base"), empty = Explorables.colour("--book-finding")
@@ -63,7 +64,7 @@ Explorables.kinds.attention = {
     pen.lineWidth = 2
     pen.strokeRect(1, margin + 1, n * cell - 2, n * cell - 2)
 
-    const svg = picture.querySelector("svg"), make = Explorables.make
+    const { make } = Explorables
     const [left, right, top, bottom] = [46, 350, 14, 262], [high, low] = [1.2, -7]
     const x = index => left + (right - left) * (index + 0.5) / n
     const y = value => top + (bottom - top) * (high - Math.max(low, Math.log10(Math.max(value, 1e-300)))) / (high - low)

@@ -32,12 +32,13 @@
 
     setup: picture => {
       const { make } = Explorables
-      picture.append(make("div", {}, make("svg", { viewBox: "0 0 640 280", role: "img", "aria-label": "The curve of the collapse and the place of this head on it; the text below gives the numbers" })))
+      picture.svg = make("svg", { viewBox: "0 0 640 280", role: "img", "aria-label": "The curve of the collapse and the place of this head on it; the text below gives the numbers" })
+      picture.append(make("div", {}, picture.svg))
       picture.classList.add("explorable-wide")
     },
 
     draw: (picture, { n, d_h }, { bound, barrier, v, saturation }) => {
-      const { make } = Explorables, svg = picture.querySelector("svg")
+      const { make } = Explorables, { svg } = picture
       const [left, right, top, bottom] = [56, 600, 16, 224], ends = [0.005, 400]
       const x = v => left + (right - left) * Math.log(Math.min(Math.max(v, ends[0]), ends[1]) / ends[0]) / Math.log(ends[1] / ends[0])
       const y = share => bottom - (bottom - top) * share / 0.7

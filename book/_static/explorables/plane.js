@@ -40,6 +40,7 @@ Explorables.kinds.plane = {
   setup: (picture, state, update) => {
     const { make } = Explorables, { reach } = Explorables.kinds.plane
     const svg = make("svg", { viewBox: "0 0 400 400", class: "plane", role: "group", "aria-label": "Keys in the plane. Arrow keys move the key that has the focus." })
+    picture.svg = svg
     picture.append(make("div", {}, svg), make("p", { class: "explorable-hint" },
       "Drag a key, or focus one and move it by the arrow keys (with Shift farther). A tap on an empty place moves the key chosen last there; drag the arrow's head to turn the query."))
     picture.classList.add("explorable-plane")
@@ -81,7 +82,7 @@ Explorables.kinds.plane = {
   },
 
   draw: (picture, { keys, angle, held }, { corners, cells, winner }) => {
-    const { make } = Explorables, svg = picture.querySelector("svg")
+    const { make } = Explorables, { svg } = picture
     const x = value => 200 + 50 * value, y = value => 200 - 50 * value
     const focused = document.activeElement?.dataset?.key
     const rim = (radius, angle) => `${(200 + radius * Math.cos(angle)).toFixed(2)} ${(200 - radius * Math.sin(angle)).toFixed(2)}`

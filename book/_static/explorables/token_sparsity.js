@@ -41,13 +41,13 @@
 
     setup: picture => {
       const { make } = Explorables
-      picture.append(
-        make("div", {}, make("svg", { viewBox: "0 0 328 328", class: "digit", role: "img", "aria-label": "The digit, seen through the active patches; the text below lists them" })),
-        make("div", {}, make("svg", { viewBox: "0 0 360 300", class: "certificate", role: "img", "aria-label": "Correlation of each patch with the residual, against beta; the text below summarises it" })))
+      picture.view = make("svg", { viewBox: "0 0 328 328", class: "digit", role: "img", "aria-label": "The digit, seen through the active patches; the text below lists them" })
+      picture.bars = make("svg", { viewBox: "0 0 360 300", class: "certificate", role: "img", "aria-label": "Correlation of each patch with the residual, against beta; the text below summarises it" })
+      picture.append(make("div", {}, picture.view), make("div", {}, picture.bars))
     },
 
     draw: (picture, { digit }, { norms, correlations, beta }) => {
-      const { make } = Explorables, [view, bars] = picture.querySelectorAll("svg"), { side } = data()
+      const { make } = Explorables, { view, bars } = picture, { side } = data()
       const pixels = data().digits[digit], cell = 40, across = Math.sqrt(pixels.length), wide = across / side
       view.replaceChildren(...pixels.flatMap((value, i) => {
         const [row, column] = [Math.floor(i / across), i % across], patch = Math.floor(row / side) * wide + Math.floor(column / side)

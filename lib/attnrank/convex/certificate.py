@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,28 @@ from attnrank.convex.problem import Problem
 
 #: Dual points are scaled so that rounding leaves them feasible.
 ROUNDING = 1e-14
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certified:
+    """What every solution carries.
+
+    primal, dual : the objective at the point, and a lower bound of its optimum, the dual value of ``dual_point``.
+    gap : primal - dual, so that the objective is at most this far above the optimum.
+    iterations : steps made. dual_point : float64 of y's shape. beta : weight of the penalty.
+    """
+
+    primal: float
+    dual: float
+    gap: float
+    iterations: int
+    dual_point: Tensor
+    beta: float
+
+    @property
+    def relative_gap(self) -> float:
+        """gap / primal, and 0 where both are 0."""
+        return self.gap / self.primal if self.gap > 0 else 0.0
 
 
 def check(

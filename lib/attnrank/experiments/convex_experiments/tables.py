@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from attnrank.experiments.convex_experiments.modular import (
     POINTS,
     SHOWN,
@@ -11,12 +13,13 @@ from attnrank.experiments.convex_experiments.modular import (
 )
 from attnrank.experiments.convex_experiments.program import modular_program
 from attnrank.experiments.convex_experiments.series import SERIES, runs
+from attnrank.experiments.convex_experiments.student import LOOKS, student_maps, student_runs, student_traces
 from attnrank.experiments.experiment import Experiment, Rounding, Statistical
 from attnrank.sweep import Setting
 
 CHAPTER = "convex_experiments"
 #: How many of the runs of a series, from the first, are finished and published.
-FINISHED = {"p = 17": 6}
+FINISHED = {"p = 17": 9}
 
 
 def finished() -> list[Setting]:
@@ -44,8 +47,29 @@ def _programs(
     ]  # fmt: skip
 
 
+#: Texts to train on and to test on, and what each method is given: heads, passes, step size.
+TEXTS = {"count": 500, "tested": 2000}
+METHODS = {
+    "softmax": {"heads": 4, "passes": 40, "rate": 0.01}, "heads": {"heads": 64, "passes": 300, "rate": 0.01},
+    "program": {"heads": 64, "passes": 1, "rate": 0.0},
+}  # fmt: skip
+SHARES = (0.1, 0.03, 0.01, 0.003)
+SEEDS = range(5)
+
+
+def _students(
+    seeds: Iterable[int], *, teacher: str = "imdb", shares: Iterable[float] = SHARES, **changes: float
+) -> list[Setting]:
+    return [
+        {"teacher": teacher, "method": method, "share": share, "heads": given["heads"], **TEXTS,
+         "passes": given["passes"], "rate": given["rate"], "seed": seed} | changes
+        for seed in seeds for share in shares for method, given in METHODS.items()
+    ]  # fmt: skip
+
+
+_TINY_STUDENTS = _students([0], teacher="docstrings", shares=[0.1], count=40, tested=40, passes=4, heads=4)
 _TINY = [one | {"width": 8} for one in runs(5, attentions=("softmax", "convex"), steps=100, seeds=[0])]
-_STEPS = ("done", "fitted_at", "rising_at", "generalised_at")
+_STEPS = ("done", "fitted_at", "rising_at", "half_at", "generalised_at")
 _RANKS = tuple(name for name in SHOWN if name.endswith(("_1", "_2")))
 _OF_RUNS = {
     **dict.fromkeys(_STEPS, 500.0), **dict.fromkeys(("fit_accuracy", "test_accuracy", "best_accuracy"), 0.05),
@@ -55,6 +79,17 @@ _OF_CURVES = {
     "step": 500.0, "fit_loss": 1.0, "test_loss": 1.0, "fit_accuracy": 0.3, "test_accuracy": 0.3,
     **dict.fromkeys(_RANKS, 0.3),
 }  # fmt: skip
+
+#: A teacher that is trained again is another one.
+_ERRORS = dict.fromkeys(("valid_error", "test_error", "fixed_error", "agreement", "accuracy"), 0.1)
+_OF_STUDENTS = _ERRORS | {"beta": 100.0, "objective": 100.0, "excess": 1.0, "certificate": 1.0, "active": 10.0,
+                          "attended": 10.0, "operations": 1e12}  # fmt: skip
+_OF_TRACES = {"operations": 1e12, "objective": 1e3, "valid_error": 1.0, "test_error": 1.0}
+
+
+def _looks(setting: Setting) -> int:
+    return 1 if setting["method"] == "program" else len(LOOKS)
+
 
 EXPERIMENTS = {
     "modular_runs": Experiment(
@@ -76,6 +111,36 @@ EXPERIMENTS = {
         chapter=CHAPTER,
         repeats=Statistical(_OF_CURVES),
         seconds_again=seconds_to_train,
+    ),
+    "student_runs": Experiment(
+        "How near does a student come to its teacher: softmax attention, heads of (8), and the certified program (9)?",
+        student_runs,
+        quick=_TINY_STUDENTS,
+        paper=_students(SEEDS),
+        chapter=CHAPTER,
+        data="teacher",
+        repeats=Statistical(_OF_STUDENTS, ignored=("seconds",)),
+        seconds_again=lambda setting: 900.0,
+    ),
+    "student_traces": Experiment(
+        "How do the objective and the error of a student fall with the operations that were spent?",
+        student_traces,
+        quick=[one | {"look": look} for one in _TINY_STUDENTS for look in (0, 5)],
+        paper=[one | {"look": look} for one in _students(SEEDS) for look in range(_looks(one))],
+        chapter=CHAPTER,
+        data="teacher",
+        repeats=Statistical(_OF_TRACES, ignored=("seconds",)),
+        seconds_again=lambda setting: 900.0,
+    ),
+    "student_maps": Experiment(
+        "Which positions does a student attend to, and does it depend on the text?",
+        student_maps,
+        quick=[one | {"position": 3} for one in _TINY_STUDENTS],
+        paper=[one | {"position": position} for one in _students([0], shares=[0.01]) for position in range(64)],
+        chapter=CHAPTER,
+        data="teacher",
+        repeats=Statistical({"mean": 0.01, "over_texts": 0.01}),
+        seconds_again=lambda setting: 900.0,
     ),
     "modular_program": Experiment(
         "What do the convex programs on fixed one-hot tokens predict for the cells of a table that they have not seen?",

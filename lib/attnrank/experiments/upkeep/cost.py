@@ -30,7 +30,7 @@ SIZES = (
     "n", "d", "d_h", "head_dim", "largest", "content", "rotary", "query_latent", "key_latent", "width", "embed_dim",
     "window", "patch", "depth", "layer", "vocabulary", "digits", "batch", "threads", "rounds", "qk_dim", "wanted",
     "value_dim", "mlp_width", "epoch", "step", "head", "rank", "outputs", "resample",
-    "p", "gates", "point", "passes",
+    "p", "gates", "point", "passes", "count", "tested", "look", "position",
 )  # fmt: skip
 #: The head dimension under each of its names.
 HEAD_DIM = ("d_h", "head_dim", "qk_dim", "largest", "content")

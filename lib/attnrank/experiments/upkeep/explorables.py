@@ -87,7 +87,7 @@ def head_dimension_numbers(lengths: int = 18, head_dims: int = 40) -> dict:
         "bound": _rounded(np.linalg.solve(at, by_head_dim.T), 9),
         "quantile": _rounded(fit(lambda n: float(stats.norm.isf(1.0 / n))), 9),
         "saturation": {
-            f"{gap:g}": _rounded(fit(lambda n, gap=gap: math.log(theory.saturation_head_dim(n, gap))), 9)
+            f"{gap:g}": _rounded(fit(lambda n: math.log(theory.saturation_head_dim(n, gap))), 9)
             for gap in GAPS
         },
         "models": [dict(zip(("name", "n", "d_h", "causal"), model, strict=True)) for model in MODELS],
