@@ -46,7 +46,8 @@ def choose_cache(app: Sphinx, config: Config) -> None:
     caches = Path(app.outdir).parent / ".jupyter_cache"
     cache = caches / digest(Path(app.srcdir), config.fresh_outputs_sources, config.fresh_outputs_ignored)
     config.nb_execution_cache_path = str(cache)
-    config.fresh_outputs_static = digest(Path(app.srcdir), [f"{folder}/*" for folder in config.html_static_path], [])
+    static = [f"{folder}/{files}" for folder in config.html_static_path for files in ("*", "explorables/*")]
+    config.fresh_outputs_static = digest(Path(app.srcdir), static, [])
     if config.nb_execution_mode == "cache":
         cache.mkdir(parents=True, exist_ok=True)
         os.utime(cache)

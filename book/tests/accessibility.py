@@ -20,12 +20,12 @@ UNFOLD = """async () => {
 }"""
 REPLACE_FORMULAS = """() => {
     for (const formula of document.querySelectorAll('mjx-container')) {
-        const box = document.createElement('span'), width = formula.scrollWidth || formula.offsetWidth
-        box.style.cssText = `display: inline-block; overflow: hidden; width: ${width}px`
-        box.style.height = `${formula.clientHeight || 16}px`
+        const box = document.createElement('span'), size = formula.getBoundingClientRect()
+        box.style.cssText = `display: inline-block; overflow: hidden; width: ${size.width}px; height: ${size.height}px`
         box.textContent = 'formula'
         formula.replaceChildren(box)
     }
+    dispatchEvent(new Event('resize'))
 }"""
 KEEP_ONE_OF_EACH_STYLE = """() => {
     const still = document.createElement('style')

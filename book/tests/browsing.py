@@ -116,7 +116,7 @@ def visit(browser: Browser, path: Path, mode: str) -> list[str]:
     faults += [f"image distorted: {source}" for source in page.evaluate(DISTORTED_IMAGES)]
     if mode == "phone":
         faults += [f"wider than the screen: {element}" for element in page.evaluate(OVERFLOWING)]
-    if mode != "dark":  # one visit serves both themes
+    if mode != "dark" and page.url == path.as_uri():  # one visit serves both themes; what it leads to is visited itself
         faults += accessibility.violations(page, unfold=mode == "phone")
     page.context.close()
     return [f"{path.name} ({mode}): {fault}" for fault in faults]

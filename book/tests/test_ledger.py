@@ -1,12 +1,16 @@
 """The ledger is complete by construction: the claims that the notebooks show are the rows it has."""
 
+import ast
 import json
 import re
 from pathlib import Path
 
+import claim_links
 import nbformat
 import pytest
 
+import browsing
+import html_checks
 from attnrank import report
 
 BOOK = Path(__file__).resolve().parents[1]
@@ -67,3 +71,72 @@ def test_a_changed_a_missing_and_a_surplus_claim_are_found(notebooks):
     assert differences(notebooks, ledger[1:]) == [ledger[0]["id"]]
     assert differences(notebooks, [*ledger, ledger[0] | {"id": "barrier/surplus"}]) == ["barrier/surplus"]
     assert differences([*notebooks, notebooks[0]], ledger) == sorted(claim["id"] for claim in claims_of(notebooks[0]))
+
+
+class TestLinks:
+    """Theorem, claim and test lead to one another."""
+
+    def test_the_files_of_links_name_what_exists(self):
+        claims = {row["id"]: row["kind"] for row in report.read_ledger(BOOK / "results")}
+        for row in claim_links.read("claim_theorems.csv"):
+            assert claims[row["claim"]] == "theorem"
+            assert not row["theorem"] or row["theorem"] in claim_links.results(), row
+        for theorem, tests in claim_links.tests().items():
+            assert theorem in claim_links.results()
+            for test in tests:
+                file, _, name = test.partition("::")
+                tree = ast.parse((BOOK.parent / file).read_text(encoding="utf-8"))
+                assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, test
+
+    def test_nearly_every_claim_of_a_theorem_names_it(self):
+        """A claim may test a statement that stands in the text: then claim_theorems.csv says so by an empty field."""
+        rows = report.read_ledger(BOOK / "results")
+        unnamed = {row["id"] for row in rows if row["kind"] == "theorem"} - set(claim_links.theorems())
+        assert unnamed <= {row["claim"] for row in claim_links.read("claim_theorems.csv") if not row["theorem"]}
+
+    def test_links_lead_in_both_directions(self, site):
+        page = html_checks.parse(site / "book" / "ledger.html")
+        rows = page.select("tr.claim-row")
+        assert len(rows) == len(report.read_ledger(BOOK / "results"))
+        for claim, theorem in claim_links.theorems().items():
+            chapter, _ = claim_links.chapters()[claim.partition("/")[0]]
+            box = html_checks.parse(site / f"{chapter}.html").find(id="claim-" + claim.replace("/", "-"))
+            link = next(link["href"] for link in box.select("a") if link["href"].endswith(f"#{theorem}"))
+            stated = (site / f"{chapter}.html").parent / link.partition("#")[0] if link[0] != "#" else None
+            home = html_checks.parse(stated.resolve() if stated else site / f"{chapter}.html")
+            back = [a["href"] for a in home.find(id=theorem).select(".tested-by a")]
+            assert any(href.endswith("#claim-" + claim.replace("/", "-")) for href in back), claim
+            (own,) = [row for row in rows if row.select_one("a").get_text() == claim]
+            assert any(a["href"].endswith(f"#{theorem}") for a in own.select("a"))
+
+    def test_what_fell_is_on_a_list_of_its_own(self, site):
+        titles = [title.get_text() for title in html_checks.parse(site / "book" / "ledger.html").select("p.rubric")]
+        assert titles[:3] == ["What stands as it was", "What fell, in part or whole, or could not be reproduced",
+                              "What was sharpened"]  # fmt: skip
+
+
+def test_the_filters_keep_what_fits(browser: browsing.Browser, site: Path):
+    rows = report.read_ledger(BOOK / "results")
+    context = browser.new_context(**browsing.MODES["light"])
+    tab = context.new_page()
+    tab.goto((site / "book" / "ledger.html").as_uri(), wait_until="load")
+    shown = "document.querySelectorAll('tr.claim-row:not([hidden])').length"
+    assert tab.evaluate(shown) == len(rows)
+    for name, value, column in (("kind", "theorem", "kind"), ("verdict", "sharpened", "verdict")):
+        tab.locator(f"#ledger-{name}").select_option(value)
+        assert tab.evaluate(shown) == sum(row[column] == value for row in rows)
+        assert tab.locator(".ledger-count").inner_text().startswith(f"{tab.evaluate(shown)} of {len(rows)}")
+        tab.locator(f"#ledger-{name}").select_option("")
+    tab.locator("#ledger-paper").select_option("convex")
+    convex = sum(claim_links.paper(row["id"]) == "convex" for row in rows)
+    assert 0 < tab.evaluate(shown) == convex
+    tab.locator("#ledger-paper").select_option("")
+    tab.locator("#ledger-words").focus()
+    tab.keyboard.type("circle")
+    assert 0 < tab.evaluate(shown) < len(rows)
+    context.close()
+    context = browser.new_context(**browsing.MODES["light"], java_script_enabled=False)
+    tab = context.new_page()
+    tab.goto((site / "book" / "ledger.html").as_uri(), wait_until="load")
+    assert tab.locator("tr.claim-row:visible").count() == len(rows)
+    context.close()

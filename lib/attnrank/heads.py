@@ -63,6 +63,17 @@ def head_ranks(
     LayoutWarning : where no model has such a shape: over 256 heads, more than tokens, as for (batch, n, heads, d_h); or
         (batch, n, embed) whose heads are not split, with more than 576 dimensions.
 
+    Examples
+    --------
+    >>> import attnrank, torch
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> q, k = torch.randn(2, 8, 100, 16, generator=generator, dtype=torch.float64)    # 8 heads, n = 100, d_h = 16
+    >>> table = attnrank.head_ranks(q, k)
+    >>> table.columns.tolist()
+    ['head', 'n', 'm', 'head_dim', 'causal', 'hardmax_rank', 'share', 'barrier', 'bound']
+    >>> round(float(table.share.mean()), 2), round(float(table.bound[0]), 1)
+    (0.49, 49.6)
+
     Source: chapter attention_rank for the rank, barrier, head_dimension and masks for the bounds.
     """
     _check.matrices("q", q), _check.matrices("k", k)
@@ -104,6 +115,12 @@ def hardmax_rank_of(attention: Float[Tensor, "*batch n m"]) -> Int64[Tensor, "*b
     Raises
     ------
     ValueError : not a tensor of matrices, empty, NaN or +inf, or a row that is all -inf.
+
+    Examples
+    --------
+    >>> import attnrank, torch
+    >>> attnrank.hardmax_rank_of(torch.tensor([[0.7, 0.3, 0.0], [0.6, 0.1, 0.3], [0.2, 0.3, 0.5]])).item()
+    2
 
     Source: chapter attention_rank, "The rank of a hardmax matrix is a count".
     """

@@ -49,6 +49,14 @@ def tokens(kind: str, n: int, d: int, *, generator: torch.Generator, **options: 
     Raises
     ------
     ValueError : unknown kind or option, n or d < 1, d < n for the two orthonormal kinds, an option out of its range.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnrank import inputs
+    >>> x = inputs.tokens('orthonormal', 4, 8, generator=torch.Generator().manual_seed(0))
+    >>> torch.allclose(x @ x.mT, torch.eye(4, dtype=torch.float64))
+    True
     """
     draw = KINDS[_check.choice("kind", kind, KINDS)]
     n, d = _check.integer("n", n, minimum=1), _check.integer("d", d, minimum=1)

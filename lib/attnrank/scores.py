@@ -28,6 +28,13 @@ def gaussian_weights(
     Raises
     ------
     ValueError : d, d_h or heads < 1, or a generator that is not on the CPU.
+
+    Examples
+    --------
+    >>> import attnrank, torch
+    >>> w_q, w_k = attnrank.gaussian_weights(64, 16, heads=4, generator=torch.Generator().manual_seed(0))
+    >>> w_q.shape
+    torch.Size([4, 64, 16])
     """
     shape: tuple[int, ...] = (_check.integer("d", d, minimum=1), _check.integer("d_h", d_h, minimum=1))
     if heads is not None:
@@ -54,6 +61,15 @@ def queries_keys(
     Raises
     ------
     ValueError : empty or non-finite input, or shapes that do not fit.
+
+    Examples
+    --------
+    >>> import attnrank, torch
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> x = attnrank.inputs.tokens('sphere', 100, 64, generator=generator)
+    >>> q, k = attnrank.queries_keys(x, *attnrank.gaussian_weights(64, 16, heads=4, generator=generator))
+    >>> q.shape
+    torch.Size([4, 100, 16])
     """
     for name, value in (("x", x), ("w_q", w_q), ("w_k", w_k)):
         _check.finite(name, _check.matrices(name, value))
@@ -98,6 +114,15 @@ def attention(
     Raises
     ------
     ValueError : empty or non-finite input, shapes that do not fit, temperature <= 0, scores that overflow.
+
+    Examples
+    --------
+    >>> import attnrank, torch
+    >>> q, k = torch.tensor([[1.0], [-1.0]]), torch.tensor([[0.0], [1.0], [2.0]])
+    >>> attnrank.attention(q, k).sum(-1).tolist()
+    [1.0, 1.0]
+    >>> attnrank.attention(q, k, hard=True).tolist()
+    [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
     """
     temperature = _check.real("temperature", temperature, above=0.0)
     for name, value in (("q", q), ("k", k)):

@@ -269,3 +269,24 @@ def test_on_another_device(second_device, options):  # noqa: F811
             assert there.z.device.type == second_device
             assert there.primal == pytest.approx(here.primal, rel=1e-7)
             assert there.active.tolist() == here.active.tolist()
+
+
+def test_gradient_steps_before_newton_steps(monkeypatch):
+    """Where Newton steps are costly: the same optimum, whether gradient steps reach it or give up."""
+    from attnrank.convex import _approach, _group
+
+    taken = []
+    monkeypatch.setattr(_approach, "SMALL", 0)
+    monkeypatch.setattr(_group, "approach", lambda *a: taken.append(_approach.approach(*a)) or taken[-1])
+    for seed in range(6):
+        x, y = draw(30, 12, 4, seed=seed), draw(30, seed=50 + seed)
+        patience = (0.0, 1e4)[seed % 2]
+        monkeypatch.setattr(_approach, "_steps_worth", lambda *_, patience=patience: patience)
+        for share in (0.1, 0.01):
+            beta = share * convex.beta_max(x, y)
+            solution = convex.solve(x, y, beta)
+            assert_certified(solution, x, y, beta, 1e-9)
+            with monkeypatch.context() as context:
+                context.setattr(_group, "costly", lambda *_: False)
+                assert convex.solve(x, y, beta).primal == pytest.approx(solution.primal, rel=2e-9)
+    assert {run[2] for run in taken} == {False, True}

@@ -1,11 +1,17 @@
-"""experiments.growth: the sizing table against the bounds that it is read off."""
+"""experiments.growth: the sizing table against its bounds, rules on curves drawn by hand, trials of both rules."""
 
 import math
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
 
 from attnrank import theory
 from attnrank.experiments import growth
+from attnrank.report import growth as report_growth
+from replayed_heads import distinct, gen, replay
 
 
 @pytest.mark.parametrize(("n", "gap"), [(128, 0.1), (1024, 0.05), (131072, 0.01)])
@@ -40,3 +46,92 @@ def test_causal_heads_are_the_smallest_that_the_bound_admits():
 def test_bad_settings_are_refused_by_name(arguments, name):
     with pytest.raises(ValueError, match=f"^{name} "):
         growth.sizing(*arguments)
+
+
+FALSE_ALARM = 1e-6
+
+
+def test_rules_on_curves_drawn_by_hand():
+    curve = [0.1, 0.3, 0.4, 0.405, 0.5]
+    assert theory.increment_stop(curve, 0.01) == 3.0  # though the next step is large again
+    assert theory.increment_stop(curve, 0.15) == 2.0 and theory.increment_stop(curve, 0.001) is None
+    assert theory.gap_stop([1, 2, 4, 8, 16], curve, 0.35) == pytest.approx(2 * math.sqrt(2))
+    assert theory.gap_stop([1, 2, 4, 8, 16], curve, 0.05) == 1.0
+    assert theory.gap_stop([1, 2, 4, 8, 16], curve, 0.6) is None
+
+
+def test_the_crossing_of_increments_is_exact_without_noise_and_unbiased_with_it():
+    d_h = np.array([2.0, 3, 5, 7, 9, 11, 13, 16, 20, 24])
+    true = 0.3 / d_h - 1.2 / d_h**2 + 1.3 / d_h**3
+    true[0] = 0.01  # before the largest increment: left out
+    found, error = report_growth.increment_crossing(d_h, true, np.full(10, 1e-3), 0.0125)
+    assert 0.3 / found - 1.2 / found**2 + 1.3 / found**3 == pytest.approx(0.0125, rel=1e-5)
+    noise = np.random.default_rng(0).normal(size=(600, 10)) * 3e-4
+    noise[:, :3] = 0.0
+    many = np.array([report_growth.increment_crossing(d_h, true + row, np.full(10, 3e-4), 0.0125) for row in noise])
+    assert (
+        abs(many[:, 0].mean() - found)
+        < stats.norm.isf(FALSE_ALARM / 2) * many[:, 0].std() / math.sqrt(600) + 0.05 * error
+    )
+    assert many[:, 0].std() <= 1.2 * many[:, 1].mean()  # three of the points have no noise
+
+
+def test_increments_that_do_not_cross_and_bad_increments():
+    d_h, error = [1.0, 2, 3, 4, 5], [1e-3] * 5
+    assert report_growth.increment_crossing(d_h, [0.1, 0.09, 0.08, 0.07, 0.06], error, 0.01) is None
+    assert report_growth.increment_crossing(d_h, [0.001, 0.002, 0.01, 0.1, 0.001], error, 0.01) is None  # two points
+    with pytest.raises(ValueError, match="d_h must increase"):
+        report_growth.increment_crossing([1.0, 1, 3, 4, 5], [0.1] * 5, error, 0.01)
+
+
+increments = st.lists(st.floats(-0.05, 0.2), min_size=2, max_size=30)
+
+
+@settings(max_examples=200, deadline=None)
+@given(true=increments, noise=st.floats(1e-4, 0.05), seed=st.integers(0, 2**32 - 1))
+def test_the_rule_stops_within_the_interval_that_noise_allows(true, noise, seed):
+    true = np.array([*true, -0.1])  # so that it stops
+    error = np.random.default_rng(seed).uniform(-noise, noise, len(true)) * 0.999
+    first, last = theory.stop_interval(true, 0.01, noise)
+    stop = theory.increment_stop(np.concatenate([[0.0], np.cumsum(true + error)]), 0.01)
+    assert first <= stop <= last
+
+
+def test_stop_interval_says_when_a_stop_is_not_certain():
+    assert theory.stop_interval([0.1, 0.012], 0.01, 0.005) == (2, None)
+    assert theory.stop_interval([0.1, 0.02, 0.004], 0.01, 0.005) == (3, 3)
+    with pytest.raises(ValueError, match="increments must fall to threshold"):
+        theory.stop_interval([0.1, 0.02], 0.01, 0.005)
+
+
+def test_as_many_seeds_as_bernstein_asks_keep_the_noise_within_bounds():
+    noise, variance, comparisons, failure = 0.1, 0.01, 5, 0.2
+    seeds = theory.seeds_needed(noise, variance, comparisons, failure)
+    assert seeds == math.ceil((0.02 + 0.4 / 3) / 0.01 * math.log(50))
+    draws = np.random.default_rng(0).choice([-0.1, 0.1], size=(400, comparisons, seeds))  # variance 0.01
+    outside = (abs(draws.mean(-1)) > noise).any(-1).sum()
+    assert stats.binom.sf(outside - 1, 400, failure) > FALSE_ALARM
+    with pytest.raises(ValueError, match="failure"):
+        theory.seeds_needed(0.1, 0.01, 5, 0.0)
+
+
+@pytest.mark.parametrize("design", growth.DESIGNS)
+def test_saturation_trials_apply_both_rules_to_one_measured_curve(design, monkeypatch):
+    monkeypatch.setattr(growth, "STEPS", (1, 2, 3, 4, 5, 6))
+    monkeypatch.setattr(growth, "HEAD_DIMS", (1, 2, 3, 4, 5, 6, 12, 24))
+    dims, n, d, repetitions = (1, 2, 3, 4, 5, 6, 12, 24), 14, 30, 9
+    generator, curve = gen(11), np.zeros(len(dims))
+    for _ in range(repetitions):
+        y = replay("gaussian", n, d, 2 * (sum(dims) if design == "independent" else 24), generator)
+        start = 0
+        for i, d_h in enumerate(dims):
+            if design == "independent":
+                q, k = y[:, start : start + d_h], y[:, start + d_h : start + 2 * d_h]
+                start += 2 * d_h
+            else:
+                q, k = y[:, :d_h], y[:, 24 : 24 + d_h]
+            curve[i] += distinct(q, k) / n / repetitions
+    result = growth.saturation_trial("gaussian", n, d, design, repetitions, 11)
+    assert result["increment_d_h"] == theory.increment_stop(curve[:6], 0.01)
+    expected = theory.gap_stop(dims, curve, theory.occupancy_bound(n) / n - 0.1)
+    assert result["gap_d_h"] == (None if expected is None else pytest.approx(expected, rel=1e-9))

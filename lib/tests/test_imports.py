@@ -19,7 +19,7 @@ LAYERS = (
 )  # fmt: skip
 HEIGHT = {name: height for height, line in enumerate(LAYERS) for name in line}
 #: The commands stand above everything, and the front page of the package shows what is below it.
-ABOVE_ALL = {"__init__.py", "sweep/__main__.py", "benchmarks/__main__.py", "probe/__main__.py"}
+ABOVE_ALL = {"__init__.py", "__main__.py", "sweep/__main__.py", "benchmarks/__main__.py", "probe/__main__.py"}
 #: Within `experiments`, from the bottom up. Chapters may use each other's tables, but not in a circle.
 ROOMS = {"experiment": 0, "shared": 1, "upkeep": 3}
 

@@ -6,12 +6,13 @@ those that they require in turn, and nothing else. What the package imports with
 
 from __future__ import annotations
 
-import ast
+import re
 import shutil
 import subprocess
 import sys
 import venv
 import zipfile
+from email import message_from_string
 from importlib import metadata
 from pathlib import Path
 
@@ -111,17 +112,56 @@ def modules(wheel):
     return sum(path.name != "__main__.py" for path in (wheel.parent / "lib" / "attnrank").rglob("*.py")) - 1
 
 
-def snippet() -> str:
-    """The code of the package's page."""
-    parts = (LIB / "README.md").read_text(encoding="utf-8").split("```python\n")[1:]
-    return "".join(part.split("```")[0] for part in parts)
+def examples(text: str) -> list[tuple[str, str]]:
+    """The Python blocks of a page, each with the output that is printed below it ("" where none is)."""
+    found: list[tuple[str, str]] = []
+    for language, block in re.findall(r"```(python|text)\n(.*?)```", text, re.DOTALL):
+        if language == "python":
+            found.append((block, ""))
+        else:
+            found[-1] = (found[-1][0], block)
+    return found
 
 
-def test_the_package_page_runs_without_any_extra(bare, tmp_path):
-    code = ast.unparse(ast.parse(snippet()))
-    found = run(bare, f"{code}\nimport sys\nprint(rank, sorted({HEAVY!r} & sys.modules.keys()))", tmp_path)
-    rank, heavy = found.split(maxsplit=1)
-    assert 300 < int(rank) < 1000 and heavy.strip() == "[]"
+def test_the_examples_of_the_package_page_run_as_they_stand_without_any_extra(bare, tmp_path):
+    """One after the other, as a reader types them: what they print is what the page shows. (mpmath is torch's.)"""
+    blocks = examples((LIB / "README.md").read_text(encoding="utf-8"))
+    assert len(blocks) == 3 and all(output for _, output in blocks)
+    end = "\nprint('----')\n"
+    code = end.join(block for block, _ in blocks) + end
+    code += f"import sys\nprint(sorted({HEAVY - {'mpmath'}!r} & sys.modules.keys()))"
+    *printed, heavy = run(bare, code, tmp_path).split("----\n")
+    assert printed == [output for _, output in blocks] and heavy.strip() == "[]"
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        [info] = {name.split("/")[0] for name in names} - {"attnrank"}
+        about = archive.read(f"{info}/METADATA").decode()
+        assert "attnrank = attnrank.__main__:main" in archive.read(f"{info}/entry_points.txt").decode()
+    assert info.endswith(".dist-info") and "attnrank/py.typed" in names and f"{info}/licenses/LICENSE" in names
+    assert [name for name in names if Path(name).suffix not in (".py", ".typed", ".csv") and info not in name] == []
+    assert wheel.stat().st_size < 1_000_000
+    page = message_from_string(about)
+    assert {"Programming Language :: Python :: 3.13", "Typing :: Typed"} <= set(page.get_all("Classifier"))
+    assert page["License-Expression"] == "MIT" and page["Description-Content-Type"] == "text/markdown"
+    assert f"## {page['Version']} " in (LIB / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_the_command_leads_to_the_others(bare, tmp_path):
+    def attnrank(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [str(bare), "-I", "-m", "attnrank", *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+
+    shown = attnrank("--help")
+    assert shown.returncode == 0 and all(name in shown.stdout for name in ("probe", "sweep", "benchmarks"))
+    assert attnrank().stdout == shown.stdout and attnrank("--version").stdout.startswith("attnrank 0.")
+    done = attnrank("sweep", "causal_bounds", "--folder", str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, "causal_bounds (quick): 3 rows, complete\n"), done.stderr
+    assert attnrank("probe", "--help").returncode == attnrank("benchmarks", "--help").returncode == 0
+    wrong = attnrank("porbe")
+    assert wrong.returncode == 2 and "'porbe' is no command" in wrong.stderr
 
 
 def test_every_module_can_be_imported_without_any_extra(bare, modules, tmp_path):
@@ -160,9 +200,3 @@ def test_the_lines_of_the_front_page_run_on_queries_and_keys(bare, tmp_path):
     given = "import torch\nlayer = torch.nn.MultiheadAttention(32, 4, batch_first=True)\n"
     given += "x, heads = torch.randn(2, 10, 32), 4\n"
     run(bare, given + "\n".join(lines), tmp_path)
-
-
-def test_tables_can_be_listed_and_computed_without_any_extra(bare, tmp_path):
-    done = subprocess.run([str(bare), "-I", "-m", "attnrank.sweep", "causal_bounds", "--folder", str(tmp_path)],
-                          cwd=tmp_path, capture_output=True, text=True)  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, "causal_bounds (quick): 3 rows, complete\n"), done.stderr

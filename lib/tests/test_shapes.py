@@ -155,6 +155,23 @@ def training(p):
     p.training.train(model, source, p.training.Recipe(1, batch=4), seed=0, probe=source.standardised(drawn[0][:2]))
 
 
+def text_model(p):
+    config = p.models.TransformerConfig(width=6, heads=2, head_dim=5, depth=2)
+    model = p.models.TextTransformer(config, vocabulary=9, length=5, classes=3, generator=seeded())
+    tokens = torch.tensor([[3, 1, 4, 1, 5], [2, 6, 0, 0, 0]])
+    for given in (tokens, tokens.int(), tokens[:1]):
+        model(given)
+        model.queries_keys(given, scaled=True)
+
+
+def training_on_texts(p):
+    texts = torch.tensor([[3, 1, 4], [2, 6, 0], [5, 0, 0]]).int(), torch.tensor([0, 1, 1])
+    model = p.models.TextTransformer(p.models.TransformerConfig(width=6, heads=2, head_dim=5, depth=1), vocabulary=9,
+                                     length=3, classes=2, generator=seeded())  # fmt: skip
+    source = p.training.Sequences(texts, texts, hide=0.5)
+    p.training.train(model, source, p.training.Recipe(1, batch=2), seed=0, probe=texts[0][:1])
+
+
 CALLS = {
     "ranks.hardmax_rank": hardmax_rank,
     "ranks.numerical_rank": of_a_matrix("numerical_rank", 0.1),
@@ -175,8 +192,10 @@ CALLS = {
     "models.sinusoids": sinusoids,
     "models.VisionTransformer": models,
     "models.VisionTransformer, variants": model_variants,
+    "models.TextTransformer": text_model,
     "training.crop_and_flip": crop_and_flip,
     "training.train": training,
+    "training.train, texts": training_on_texts,
 }
 
 

@@ -17,6 +17,8 @@ from attnrank.convex.problem import Problem
 
 #: No Newton steps with more unknowns than this.
 MOST_UNKNOWNS = 4000
+#: Heads that are this small beside the largest are none.
+NOTHING = 1e-14
 
 
 @dataclass
@@ -28,8 +30,11 @@ class Factors:
     w: Float64[Tensor, "heads outputs"]
 
     def blocks(self, tokens: int) -> Blocks:
-        z = self.u.new_zeros(tokens, self.u.shape[1], self.w.shape[1])
-        return z.index_add_(0, self.token, self.u[:, :, None] * self.w[:, None])
+        """z; a head that Newton's method has driven to zero, but for rounding, is zero."""
+        size = self.u.norm(dim=1) * self.w.norm(dim=1)
+        u = torch.where(size > NOTHING * size.max(), 1.0, 0.0)[:, None] * self.u
+        z = u.new_zeros(tokens, u.shape[1], self.w.shape[1])
+        return z.index_add_(0, self.token, u[:, :, None] * self.w[:, None])
 
 
 def factors(z: Blocks, tol: float = 1e-12) -> Factors:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from attnrank.convex._approach import approach, costly, relative_gap
 from attnrank.convex._quadratic import Point, Quadratic, Sizes
 from attnrank.convex._secular import newton, violation
 from attnrank.convex.certificate import feasible
@@ -30,17 +31,36 @@ def _squared(problem: Problem, beta: float, start: Blocks, tol: float, max_steps
             linear = problem.at_zero()[:, :, output].contiguous()
             problem.caches[key] = Quadratic(problem, y, constant=0.5 * y.square().sum().item(), linear=linear)
         quadratic = problem.caches[key]
-
-        def done(point: Point, sizes: Sizes, y: Tensor = y) -> bool:
-            primal = 0.5 * point.v.square().sum().item() + beta * point.z.norm(dim=1).sum().item()
-            scale = problem.loss.best_scale(point.v, y, beta / max(point.g.max().item(), 1e-300))
-            return primal - problem.loss.dual(scale * point.v, y) <= 0.5 * tol * primal
-
-        _, point, taken = newton(quadratic, start[:, :, output].norm(dim=1), beta, done, max_steps)
-        z[point.active, :, output] = point.z
-        v[:, output] = point.v[:, 0]
+        found, vector, taken = _one_output(quadratic, y, beta, start[:, :, output], tol, max_steps)
+        z[:, :, output], v[:, output] = found, vector
         steps += taken
     return z, v, steps
+
+
+def _one_output(
+    quadratic: Quadratic, y: Tensor, beta: float, z: Tensor, tol: float, max_steps: int
+) -> tuple[Tensor, Tensor, int]:
+    """Newton steps; where they become costly, gradient steps first, which may do."""
+
+    def done(point: Point, sizes: Sizes) -> bool:
+        primal = 0.5 * point.v.square().sum().item() + beta * point.z.norm(dim=1).sum().item()
+        return relative_gap(primal, point.v, point.g, y, beta) <= 0.5 * tol
+
+    def spread(point: Point) -> Tensor:
+        return torch.zeros_like(z).index_copy_(0, point.active, point.z)
+
+    sizes, steps = z.norm(dim=1), 0
+    if not costly(quadratic.a, sizes):
+        sizes, point, steps = newton(quadratic, sizes, beta, done, max_steps, lambda to: costly(quadratic.a, to))
+        z = spread(point)
+        if not costly(quadratic.a, sizes):
+            return z, point.v[:, 0], steps
+    z, residual, reached, taken = approach(quadratic.a, y[:, 0], beta, z, 0.5 * tol, max_steps - steps)
+    steps += taken
+    if reached or steps >= max_steps:
+        return z, residual, steps
+    _, point, taken = newton(quadratic, z.norm(dim=1), beta, done, max_steps - steps)
+    return spread(point), point.v[:, 0], steps + taken
 
 
 def _cross_entropy(

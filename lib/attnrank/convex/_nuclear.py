@@ -13,8 +13,8 @@ from attnrank.convex.certificate import feasible
 from attnrank.convex.penalties import Blocks
 from attnrank.convex.problem import Problem
 
-#: Gradient steps between two looks at the ranks.
-CHUNK = 50
+#: Gradient steps between two looks at the ranks: at first, and at most, after Newton's method at settled ranks failed.
+FIRST_CHUNK, LAST_CHUNK = 10, 50
 
 
 def solve_nuclear(
@@ -61,9 +61,9 @@ def _working_set(z: Blocks, sizes: Tensor, beta: float) -> Tensor:
 def _restricted(problem: Problem, beta: float, z: Blocks, tol: float, max_steps: int) -> tuple[Blocks, int]:
     """Solve for the tokens of the working set: chunks of gradient steps, Newton whenever the ranks have settled."""
     gradient = _Gradient(problem)
-    ranks, steps, momentum = None, 0, _Momentum(z, z, 1.0)
+    ranks, steps, momentum, chunk = None, 0, _Momentum(z, z, 1.0), FIRST_CHUNK
     while True:
-        momentum = _accelerate(problem, gradient, beta, momentum, CHUNK)
+        momentum = _accelerate(problem, gradient, beta, momentum, chunk)
         z, steps = momentum.z, steps + 1
         seen = problem.penalty.norms(z).gt(0).sum(1) if z.ndim == 3 else None
         primal, dual, _ = _bounds(problem, beta, z)
@@ -76,6 +76,7 @@ def _restricted(problem: Problem, beta: float, z: Blocks, tol: float, max_steps:
                 return better, steps
             if value < primal:
                 momentum = _Momentum(better, better, 1.0)
+            chunk = min(2 * chunk, LAST_CHUNK)
         ranks = seen
 
 
@@ -107,8 +108,12 @@ class _Gradient:
 
 
 def _largest_square(matrix: Tensor, square: bool) -> float:
-    """The largest eigenvalue of a Gram matrix, or the largest squared singular value, by 60 steps of the power
-    method."""
+    """The largest eigenvalue of a Gram matrix, or the largest squared singular value.
+
+    Of a small Gram matrix exactly, else by 60 steps of the power method.
+    """
+    if square and len(matrix) <= 64:
+        return torch.linalg.eigvalsh(matrix)[-1].item() or 1.0
     v = torch.ones(matrix.shape[1], dtype=matrix.dtype, device=matrix.device)
     v += 1e-3 * torch.arange(len(v), dtype=v.dtype, device=v.device).sin()
     size = 0.0
@@ -122,7 +127,7 @@ def _largest_square(matrix: Tensor, square: bool) -> float:
 
 
 def _accelerate(problem: Problem, gradient: _Gradient, beta: float, state: _Momentum, steps: int) -> _Momentum:
-    """FISTA with restart (O'Donoghue and Candes 2015); the slope grows where the power method fell short."""
+    """FISTA with restart (O'Donoghue and Candes 2015)."""
     z, ahead, t = state.z, state.ahead, state.t
     for _ in range(steps):
         slope = gradient(ahead)
@@ -140,5 +145,5 @@ def shrink(z: Blocks, threshold: float) -> Blocks:
     if z.shape[1] < z.shape[2]:
         return shrink(z.mT, threshold).mT
     squares, vectors = torch.linalg.eigh(z.mT @ z)
-    values = squares.clamp_min(1e-300).sqrt()
-    return (z @ vectors) * (1.0 - threshold / values).clamp_min(0.0)[:, None] @ vectors.mT
+    kept = squares.clamp_min_(1e-300).rsqrt_().mul_(-threshold).add_(1.0).clamp_min_(0.0)
+    return (z @ vectors).mul_(kept[:, None]) @ vectors.mT

@@ -61,6 +61,7 @@ class Quadratic:
         else:
             self.gram = Gram(self.a, weights, self.outputs)
         self.linear = self.correlate(b) if linear is None else linear
+        self._copied: tuple[Tensor, Tensor] | None = None
 
     def correlate(self, v: Float64[Tensor, "samples outputs"]) -> Float64[Tensor, "groups d"]:
         """a^T v for every group."""
@@ -71,8 +72,14 @@ class Quadratic:
         """u (samples, outputs) of z on the active groups."""
         u = torch.zeros_like(self.b)
         for output, of in self._by_output(active):
-            u[:, output] = columns(self.a, active[of] // self.outputs) @ z[of].flatten()
+            u[:, output] = self._columns(active[of] // self.outputs) @ z[of].flatten()
         return u
+
+    def _columns(self, tokens: Tensor) -> Tensor:
+        """As ``columns``; the last copy is kept, for the same tokens are often asked for again."""
+        if self._copied is None or not torch.equal(self._copied[0], tokens):
+            self._copied = tokens, columns(self.a, tokens)
+        return self._copied[1]
 
     def weigh(self, u: Float64[Tensor, "samples outputs"]) -> Float64[Tensor, "samples outputs"]:
         """H u."""
@@ -137,7 +144,7 @@ class Quadratic:
             square[of] = e[:, of].mT @ weighted
             if output in actives:
                 some = actives[output]
-                a = columns(self.a, point.active[some] // self.outputs)
+                a = self._columns(point.active[some] // self.outputs)
                 mixed[some] = (a.mT @ weighted).view(-1, self.a.shape[2], len(groups))
         if point.root is None:
             return square

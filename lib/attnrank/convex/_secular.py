@@ -30,15 +30,25 @@ def violation(point: Point, sizes: Sizes, beta: float) -> float:
 
 
 def newton(
-    quadratic: Quadratic, sizes: Sizes, beta: float, done: Callable[[Point, Sizes], bool], max_steps: int
+    quadratic: Quadratic,
+    sizes: Sizes,
+    beta: float,
+    done: Callable[[Point, Sizes], bool],
+    max_steps: int,
+    costly: Callable[[Sizes], bool] = lambda sizes: False,
 ) -> tuple[Sizes, Point, int]:
-    """From ``sizes`` until ``done``, until no step helps, or ``max_steps``; sizes, what belongs to them, steps made."""
+    """From ``sizes`` until ``done``, until no step helps, or ``max_steps``; sizes, what belongs to them, steps made.
+
+    Where a step leads to sizes that are too ``costly`` to evaluate, these are returned, with the point before.
+    """
     point = quadratic.evaluate(sizes, beta)
     for step in range(max_steps):
         if done(point, sizes):
             return sizes, point, step
         found = None
         for target in _targets(quadratic, point, sizes, beta):
+            if costly(target):
+                return target, point, step
             found = _search(quadratic, point, sizes, target, beta)
             if found is not None:
                 break
@@ -66,9 +76,7 @@ def _targets(quadratic: Quadratic, point: Point, sizes: Sizes, beta: float) -> I
         yield target
 
 
-def _search(
-    quadratic: Quadratic, point: Point, sizes: Sizes, target: Sizes, beta: float
-) -> tuple[Sizes, Point] | None:
+def _search(quadratic: Quadratic, point: Point, sizes: Sizes, target: Sizes, beta: float) -> tuple[Sizes, Point] | None:
     """The step, halved until the value falls as it should; where it is flat, until the violation halves; or None."""
     slope = ((beta**2 - point.g.square()) * (target - sizes)).sum().item() / (2.0 * beta)
     before = violation(point, sizes, beta)

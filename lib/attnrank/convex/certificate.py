@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,28 @@ from attnrank.convex.problem import Problem
 
 #: Dual points are scaled so that rounding leaves them feasible.
 ROUNDING = 1e-14
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certified:
+    """What every solution carries.
+
+    primal, dual : the objective at the point, and a lower bound of its optimum, the dual value of ``dual_point``.
+    gap : primal - dual, so that the objective is at most this far above the optimum.
+    iterations : steps made. dual_point : float64 of y's shape. beta : weight of the penalty.
+    """
+
+    primal: float
+    dual: float
+    gap: float
+    iterations: int
+    dual_point: Tensor
+    beta: float
+
+    @property
+    def relative_gap(self) -> float:
+        """gap / primal, and 0 where both are 0."""
+        return self.gap / self.primal if self.gap > 0 else 0.0
 
 
 def check(
@@ -24,6 +48,18 @@ def check(
     x, y, beta, loss, penalty : as for :func:`attnrank.convex.solve`; with gates pass ``gated(x, gates)`` as x and
         ``z.flatten(0, 1)`` as z.
     z : (n, d) or (n, d, outputs); v : of the shape of y.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnrank import convex
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> x = torch.randn(20, 6, 4, generator=generator, dtype=torch.float64)    # samples, tokens, width
+    >>> y = x[:, 2] @ torch.ones(4, dtype=torch.float64)    # only token 2 matters
+    >>> solution = convex.solve(x, y, beta=2.0)
+    >>> primal, dual, _ = convex.check(x, y, 2.0, solution.z, solution.dual_point)
+    >>> abs(primal - dual) < 1e-6
+    True
     """
     y, v, z = (t if t.ndim == axes else t[..., None] for t, axes in ((y, 2), (v, 2), (z, 3)))
     u, c, q = torch.einsum("ikd,kdl->il", x, z), torch.einsum("ikd,il->kdl", x, v), y - v
@@ -39,7 +75,15 @@ def check(
 
 
 def gated(x: Tensor, gates: Tensor) -> Tensor:
-    """Tokens (samples, gates n, d): for each gate in turn, every token times the sample's gate."""
+    """Tokens (samples, gates n, d): for each gate in turn, every token times the sample's gate.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnrank import convex
+    >>> convex.gated(torch.ones(2, 3, 4, dtype=torch.float64), torch.ones(2, 5, dtype=torch.float64)).shape
+    torch.Size([2, 15, 4])
+    """
     return (gates[:, :, None, None] * x[:, None]).flatten(1, 2)
 
 

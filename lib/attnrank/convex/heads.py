@@ -60,6 +60,17 @@ def to_heads(z: Tensor, *, penalty: str = "group", gated: bool = False) -> Heads
     Raises
     ------
     ValueError : z is not a floating-point tensor of such a shape, is empty, has NaN, or an unknown penalty.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnrank import convex
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> x = torch.randn(20, 6, 4, generator=generator, dtype=torch.float64)    # samples, tokens, width
+    >>> y = x[:, 2] @ torch.ones(4, dtype=torch.float64)    # only token 2 matters
+    >>> heads = convex.to_heads(convex.solve(x, y, beta=2.0).z)
+    >>> heads.attention.shape, bool((heads.attention.max(1).values == 1).all())
+    (torch.Size([1, 6]), True)
     """
     _check.choice("penalty", penalty, PENALTIES)
     z = _check.finite("z", _check.matrices("z", z)).double()
@@ -89,6 +100,17 @@ def from_heads(heads: Heads) -> Tensor:
     Raises
     ------
     ValueError : attention that is negative or does not sum to 1 (to 1e-9).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnrank import convex
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> x = torch.randn(20, 6, 4, generator=generator, dtype=torch.float64)    # samples, tokens, width
+    >>> y = x[:, 2] @ torch.ones(4, dtype=torch.float64)    # only token 2 matters
+    >>> z = convex.solve(x, y, beta=2.0).z
+    >>> torch.allclose(convex.from_heads(convex.to_heads(z)), z)
+    True
     """
     sums = heads.attention.sum(1)
     if (heads.attention < 0).any() or not torch.allclose(sums, torch.ones_like(sums), rtol=0, atol=1e-9):
@@ -140,6 +162,17 @@ def certify_heads(
     Raises
     ------
     ValueError : as ``solve``; heads that do not fit x and y, or whose attention is not nonnegative with sums 1.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnrank import convex
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> x = torch.randn(20, 6, 4, generator=generator, dtype=torch.float64)    # samples, tokens, width
+    >>> y = x[:, 2] @ torch.ones(4, dtype=torch.float64)    # only token 2 matters
+    >>> certificate = convex.certify_heads(x, y, 2.0, convex.to_heads(convex.solve(x, y, 2.0).z))
+    >>> round(certificate.ratio, 3)
+    1.0
     """
     checked = problem(x, y, loss, penalty, gates)
     beta = positive("beta", beta)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from attnrank import _check
 from attnrank.convex._bounded import by_descent
+from attnrank.convex.certificate import Certified
 from attnrank.convex.losses import LOSSES, CrossEntropy, Squared
 from attnrank.convex.problem import check_probabilities, checked_array, matching, positive
 from attnrank.convex.solver import NotConvergedError
@@ -25,30 +26,19 @@ READINGS = ("stochastic", "max_row_sum")
 RIDGE = 1e-12
 
 
-@dataclass(frozen=True)
-class SequenceSolution:
+@dataclass(frozen=True, kw_only=True)
+class SequenceSolution(Certified):
     """A point with its certificate.
 
     plus, minus : float64 (d, outputs, n, n), the matrices C+ and C-. t_plus, t_minus : float64 (d, outputs), their row
-    sums. primal, dual, gap, iterations, dual_point, beta : as in Solution. With the reading "max_row_sum" ``plus``
-    holds C itself, ``minus`` is zero, and ``t_plus`` is the largest row sum of |C|.
+    sums. With the reading "max_row_sum" ``plus`` holds C itself, ``minus`` is zero, and ``t_plus`` is the largest row
+    sum of |C|. primal, dual, gap, iterations, dual_point, beta : as in ``Certified``.
     """
 
     plus: Tensor
     minus: Tensor
     t_plus: Tensor
     t_minus: Tensor
-    primal: float
-    dual: float
-    gap: float
-    iterations: int
-    dual_point: Tensor
-    beta: float
-
-    @property
-    def relative_gap(self) -> float:
-        """gap / primal, and 0 where both are 0."""
-        return self.gap / self.primal if self.gap > 0 else 0.0
 
     def predict(self, x: Float64[Tensor, "samples n d"]) -> Float64[Tensor, "samples n outputs"]:
         return torch.einsum("qlrs,isq->irl", self.plus - self.minus, x)
@@ -225,5 +215,15 @@ def _solution(
         sides.index_put_(where, values, accumulate=True)
         sums.index_put_((side, found.feature, found.output), weights, accumulate=True)
     v = v.view(y.shape)
-    plus, minus, t_plus, t_minus = *sides, *sums
-    return SequenceSolution(plus, minus, t_plus, t_minus, primal, dual, primal - dual, iterations, v, beta)
+    return SequenceSolution(
+        plus=sides[0],
+        minus=sides[1],
+        t_plus=sums[0],
+        t_minus=sums[1],
+        primal=primal,
+        dual=dual,
+        gap=primal - dual,
+        iterations=iterations,
+        dual_point=v,
+        beta=beta,
+    )

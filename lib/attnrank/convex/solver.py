@@ -12,7 +12,7 @@ from torch import Tensor
 from attnrank import _check
 from attnrank.convex._group import solve_group
 from attnrank.convex._nuclear import solve_nuclear
-from attnrank.convex.certificate import feasible
+from attnrank.convex.certificate import Certified, feasible
 from attnrank.convex.penalties import Blocks
 from attnrank.convex.problem import Problem, positive, problem
 
@@ -23,30 +23,18 @@ if TYPE_CHECKING:
 TOLERANCES = {"group": 1e-9, "nuclear": 1e-7}
 
 
-@dataclass(frozen=True)
-class Solution:
+@dataclass(frozen=True, kw_only=True)
+class Solution(Certified):
     """A point with its certificate.
 
     z : float64 (gates, n, d, outputs), without the axes that the program does not have.
-    primal, dual : the objective at z, and a lower bound of its optimum, the dual value of ``dual_point``.
-    gap : primal - dual, so that the objective at z is at most this far above the optimum.
     active : int64, sorted: positions of the tokens at which z is not zero (for any gate and output).
-    iterations : steps made. dual_point : float64 of y's shape. beta : weight of the penalty.
+    iterations : Newton steps, and chunks of gradient steps.
+    primal, dual, gap, dual_point, beta : as in ``Certified``.
     """
 
     z: Tensor
-    primal: float
-    dual: float
-    gap: float
     active: Tensor
-    iterations: int
-    dual_point: Tensor
-    beta: float
-
-    @property
-    def relative_gap(self) -> float:
-        """gap / primal, and 0 where both are 0."""
-        return self.gap / self.primal if self.gap > 0 else 0.0
 
 
 class NotConvergedError(ValueError):
@@ -100,6 +88,17 @@ def solve(
     ------
     ValueError : an argument of the wrong type, shape or range, or with NaN; the message names it.
     NotConvergedError : a ValueError that carries the best point, where the gap was not reached.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnrank import convex
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> x = torch.randn(20, 6, 4, generator=generator, dtype=torch.float64)    # samples, tokens, width
+    >>> y = x[:, 2] @ torch.ones(4, dtype=torch.float64)    # only token 2 matters
+    >>> solution = convex.solve(x, y, beta=2.0)
+    >>> solution.active.tolist(), solution.gap <= 1e-9
+    ([2], True)
     """
     checked = problem(x, y, loss, penalty, gates)
     tol = _tolerance(tol, penalty)
@@ -124,6 +123,17 @@ def path(
     """Solutions for several betas, in their order, each started from the one before; parameters as for ``solve``.
 
     Largest first is fastest. What does not depend on beta is computed once.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnrank import convex
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> x = torch.randn(20, 6, 4, generator=generator, dtype=torch.float64)    # samples, tokens, width
+    >>> y = x[:, 2] @ torch.ones(4, dtype=torch.float64)    # only token 2 matters
+    >>> largest = convex.beta_max(x, y)
+    >>> [len(solution.active) for solution in convex.path(x, y, [1.1 * largest, 0.5 * largest])]
+    [0, 1]
     """
     checked = problem(x, y, loss, penalty, gates)
     tol = _tolerance(tol, penalty)
@@ -140,12 +150,34 @@ def path(
 def beta_max(
     x: Tensor, y: Tensor, *, loss: str = "squared", penalty: str = "group", gates: Tensor | None = None
 ) -> float:
-    """The smallest beta for which z = 0 is optimal: the dual norm of the correlations at z = 0."""
+    """The smallest beta for which z = 0 is optimal: the dual norm of the correlations at z = 0.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnrank import convex
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> x = torch.randn(20, 6, 4, generator=generator, dtype=torch.float64)    # samples, tokens, width
+    >>> y = x[:, 2] @ torch.ones(4, dtype=torch.float64)    # only token 2 matters
+    >>> bool((convex.solve(x, y, 1.01 * convex.beta_max(x, y)).z == 0).all())
+    True
+    """
     return problem(x, y, loss, penalty, gates).beta_max()
 
 
 def predict(x: Tensor, z: Tensor, *, gates: Tensor | None = None) -> Tensor:
-    """Predictions (N,) or (N, c) of z on tokens x (N, n, d)."""
+    """Predictions (N,) or (N, c) of z on tokens x (N, n, d).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnrank import convex
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> x = torch.randn(20, 6, 4, generator=generator, dtype=torch.float64)    # samples, tokens, width
+    >>> y = x[:, 2] @ torch.ones(4, dtype=torch.float64)    # only token 2 matters
+    >>> convex.predict(x, torch.zeros(6, 4, dtype=torch.float64)).shape
+    torch.Size([20])
+    """
     if gates is None:
         return torch.einsum("ikd,kd...->i...", x, z)
     return torch.einsum("ig,ikd,gkd...->i...", gates, x, z)
@@ -157,22 +189,25 @@ def _solve(checked: Problem, beta: float, start: Blocks, tol: float, max_iterati
     scalar = checked.y.shape[1] == 1
     method = solve_group if checked.penalty.name == "group" or scalar else solve_nuclear
     z, v, steps = method(checked, beta, start, tol, max_iterations)
-    solution = _certified(checked, beta, z, steps, v)
+    solution = _certified(checked, beta, z, steps, v, tol)
     if not solution.relative_gap <= tol:
         raise NotConvergedError(solution, tol)
     return solution
 
 
-def _certified(checked: Problem, beta: float, z: Blocks, steps: int, found: Tensor | None = None) -> Solution:
-    """The certificate is computed anew: by the residual of z, or by the dual point that was found, if that is better.
+def _certified(
+    checked: Problem, beta: float, z: Blocks, steps: int, found: Tensor | None = None, tol: float = 0.0
+) -> Solution:
+    """The certificate is computed anew: by the residual of z, or, where that misses ``tol``, by the dual point found.
 
     They differ by rounding in z, which matters where large terms cancel in the predictions.
     """
     u = checked.predict(z)
     primal = checked.loss.value(u, checked.y) + beta * checked.penalty.value(z)
     residual = checked.loss.residual(u, checked.y)
-    points = [residual] if found is None else [residual, found]
-    v, dual = max((feasible(checked, beta, p, checked.correlate(p)) for p in points), key=lambda pair: pair[1])
+    v, dual = feasible(checked, beta, residual, checked.correlate(residual))
+    if found is not None and primal - dual > tol * primal:
+        v, dual = max((v, dual), feasible(checked, beta, found, checked.correlate(found)), key=lambda pair: pair[1])
     active = z.ne(0).flatten(1).any(1).view(-1, checked.tokens).any(0).nonzero()[:, 0]
     return Solution(
         z=z.view(checked.shape),

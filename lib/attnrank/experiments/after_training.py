@@ -125,7 +125,7 @@ def _input(name: str, n: int) -> Tensor:
         _check_length(name, n, 99)
         return torch.stack([pretrained.clip(clip) for clip in pretrained.CLIPS]).double()
     if name == "stories260K":
-        return _written(_check.integer("n", n, minimum=1), SAMPLES[name], generator)
+        return written(_check.integer("n", n, minimum=1), SAMPLES[name], generator)
     return torch.rand(SAMPLES[name], n, 2, generator=generator, dtype=torch.float64)
 
 
@@ -135,7 +135,7 @@ def _check_length(name: str, n: int, only: int) -> None:
 
 
 @torch.no_grad()
-def _written(n: int, samples: int, generator: torch.Generator) -> Tensor:
+def written(n: int, samples: int, generator: torch.Generator) -> Tensor:
     """Tokens (samples, n) that the trained stories260K writes at temperature 1, from its first token on."""
     model = _model("stories260K", "trained")
     tokens, cache = torch.ones(samples, 1, dtype=torch.int64), None

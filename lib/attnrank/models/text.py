@@ -96,7 +96,8 @@ class TextTransformer(nn.Module):
 
     def _check_tokens(self, tokens: Tensor) -> None:
         if not isinstance(tokens, Tensor) or tokens.ndim != 2 or tokens.dtype not in (torch.int32, torch.int64):
-            raise ValueError(f"tokens must be an integer tensor (batch, n), got {getattr(tokens, 'dtype', type(tokens))}")
+            kind = getattr(tokens, "dtype", type(tokens))
+            raise ValueError(f"tokens must be an integer tensor (batch, n), got {kind}")
         if not 1 <= tokens.shape[1] <= self.length:
             raise ValueError(f"tokens must have 1 to {self.length} columns, got {tuple(tokens.shape)}")
         if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < self.vocabulary:

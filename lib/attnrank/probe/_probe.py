@@ -96,6 +96,15 @@ def probe(
         attention, a softmax whose result is changed before it meets the values, or a deviation that is not rounding.
         ``layers`` leaves such a layer out.
 
+    Examples
+    --------
+    >>> import attnrank, torch
+    >>> _ = torch.manual_seed(0)
+    >>> layer = torch.nn.TransformerEncoderLayer(32, 2, batch_first=True, dtype=torch.float64)
+    >>> table = attnrank.probe(layer, torch.randn(3, 50, 32, dtype=torch.float64))
+    >>> table[['layer', 'head', 'n', 'head_dim', 'mask']].values.tolist()
+    [['self_attn', 0, 50, 16, 'none'], ['self_attn', 1, 50, 16, 'none']]
+
     Source: chapter "After training"; on what can be seen, PyTorch's ``TorchFunctionMode``.
     """
     _check_model(model)

@@ -49,6 +49,14 @@ def hardmax_rank(
     ValueError : empty, NaN or infinite ``q`` or ``k``, shapes that do not fit, ``tile`` < 1, scores that overflow:
         those whose positive terms add up to more than the largest number of float64, for float64 input, or float32.
 
+    Examples
+    --------
+    >>> import attnrank, torch
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> q, k = torch.randn(2, 8, 100, 16, generator=generator, dtype=torch.float64)    # 8 heads, n = 100, d_h = 16
+    >>> attnrank.hardmax_rank(q, k)
+    tensor([48, 48, 49, 49, 50, 53, 47, 51])
+
     Source: chapter attention_rank, "The rank of a hardmax matrix is a count".
     """
     _check_arguments(q, k, causal)

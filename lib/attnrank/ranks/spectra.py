@@ -41,6 +41,12 @@ def numerical_rank(
     ------
     ValueError : empty, NaN or infinite ``a``, or no ``tol`` >= 0.
 
+    Examples
+    --------
+    >>> import attnrank, torch
+    >>> attnrank.numerical_rank(torch.diag(torch.tensor([1.0, 0.1, 1e-3])), 0.01).item()
+    2
+
     Source: the first paper's rank(A, delta); chapter attention_rank, "Numerical rank".
     """
     tol = _tolerance(tol)
@@ -132,6 +138,12 @@ def stable_rank(a: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch"]:
     ------
     ValueError : empty, NaN or infinite ``a``.
 
+    Examples
+    --------
+    >>> import attnrank, torch
+    >>> attnrank.stable_rank(torch.diag(torch.tensor([2.0, 1.0, 1.0]))).item()
+    1.5
+
     Source: Rudelson and Vershynin (2007). Of a hardmax matrix it is n / (largest column count): chapter attention_rank.
     """
     share = _relative_to_largest(a)
@@ -152,6 +164,12 @@ def effective_rank(a: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch"]:
     Raises
     ------
     ValueError : empty, NaN or infinite ``a``.
+
+    Examples
+    --------
+    >>> import attnrank, torch
+    >>> round(attnrank.effective_rank(torch.eye(5)).item(), 6)
+    5.0
 
     Source: Roy and Vetterli (2007).
     """
@@ -176,6 +194,12 @@ def singular_values(a: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch k"]
     Raises
     ------
     ValueError : empty, NaN or infinite ``a``.
+
+    Examples
+    --------
+    >>> import attnrank, torch
+    >>> attnrank.singular_values(torch.tensor([[3.0, 0.0], [0.0, -4.0]])).tolist()
+    [4.0, 3.0]
     """
     sigma, scale = _scaled_singular_values(a)
     return sigma * scale

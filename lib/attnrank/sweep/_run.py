@@ -60,6 +60,20 @@ def run(name: str, function: Callable[..., dict], settings: Iterable[Setting], *
     RuntimeError : the function failed, or every worker that tried a row was lost; the message names the setting, and
         all other finished rows are stored.
     OSError : the cluster's scheduler went away; the finished rows are stored.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from attnrank import sweep, theory
+    >>> def barrier(n):
+    ...     return {'share': round(theory.occupancy_bound(n) / n, 3)}
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> table = sweep.run('barrier', barrier, sweep.grid(n=[10, 1000]), folder=folder.name)
+    >>> table.share.tolist()
+    [0.651, 0.632]
+    >>> sweep.read('barrier', folder=folder.name).equals(table)
+    True
+    >>> folder.cleanup()
     """
     if not callable(function):
         raise ValueError(f"function must be callable, got {function!r}")

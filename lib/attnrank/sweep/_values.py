@@ -41,6 +41,12 @@ def grid(**axes: Iterable[Value]) -> list[Setting]:
 
     Settings can also be written by hand, and lists of settings concatenated. Raises ValueError for no axis, an empty
     axis, or a value that is not a bool, int, float (finite) or str (printable).
+
+    Examples
+    --------
+    >>> from attnrank import sweep
+    >>> sweep.grid(n=[64, 128], seed=range(2))
+    [{'n': 64, 'seed': 0}, {'n': 64, 'seed': 1}, {'n': 128, 'seed': 0}, {'n': 128, 'seed': 1}]
     """
     if not axes:
         raise ValueError("axes must not be empty: grid(n=[8, 16], seed=range(3))")

@@ -17,6 +17,12 @@ def anisotropic_bound(n: int, cosine: float) -> float:
     G ~ N(0,1) is the score of a key with the common part of the queries, and the chance that it wins a query is
     pi(a) = E Phi(sqrt(c) a + sqrt(1-c) B)^{n-1}, B ~ N(0,1).
 
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.anisotropic_bound(1024, 0.5), 3)
+    164.285
+
     Source: chapter random_tokens, a common direction.
     """
     n, c = _check.whole("n", n, minimum=1), _check.real("cosine", cosine, minimum=0.0, maximum=1.0)
@@ -32,6 +38,12 @@ def anisotropic_exponent(cosine: float) -> float:
     """Power of n with which the rank of tokens of cosine c grows at d_h -> infinity: 2 s / (1 + s), s = sqrt(1 - c).
 
     An asymptotic heuristic, from the large deviations of Gaussian scores.
+
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.anisotropic_exponent(0.5), 3)
+    0.828
 
     Source: chapter random_tokens, a common direction.
     """

@@ -33,6 +33,12 @@ def mask_bound(p: float, n: int, *, keys: int | None = None, uncapped: int = 0) 
     ------
     ValueError : an argument out of its range, or p < 1 / m although some row is capped.
 
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.mask_bound(0.5, 1024), 3)
+    768.0
+
     Source: chapter masks, the theorem on any mask.
     """
     p, n = _check.real("p", p, above=0.0, maximum=1.0), _check.whole("n", n, minimum=1)

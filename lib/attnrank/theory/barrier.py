@@ -28,6 +28,12 @@ def occupancy_bound(n: int, keys: int | None = None) -> float:
     ------
     ValueError : n or keys not an integer >= 1.
 
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.occupancy_bound(1024), 3)
+    647.475
+
     Source: chapter barrier, the barrier theorem; for m = n the first paper's Theorem 1 and Lemma 2.
     """
     n = _check.whole("n", n, minimum=1)
@@ -56,6 +62,12 @@ def occupancy_margin(n: int, probability: float, samples: int = 1) -> float:
     ------
     ValueError : an argument out of its range.
 
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.occupancy_margin(1024, 1e-6), 3)
+    84.104
+
     Source: McDiarmid (1989); chapter barrier, the high-probability version.
     """
     n = _check.whole("n", n, minimum=1)
@@ -81,6 +93,12 @@ def occupancy_variance(n: int) -> float:
     Raises
     ------
     ValueError : n not an integer >= 1.
+
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.occupancy_variance(1024), 3)
+    99.561
 
     Source: Kolchin, Sevast'yanov and Chistyakov (1978), chapter 1; limit n (1/e - 2/e^2).
     """

@@ -31,6 +31,12 @@ def causal_limit(n: int) -> float:
     ------
     ValueError : n not an integer >= 1.
 
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.causal_limit(1024), 3)
+    512.5
+
     Source: chapter masks, causal masks.
     """
     return (_check.whole("n", n, minimum=1) + 1) / 2
@@ -54,6 +60,12 @@ def causal_bound(n: int) -> float:
     Raises
     ------
     ValueError : n not an integer >= 1.
+
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.causal_bound(1024), 3)
+    768.0
 
     Source: chapter masks, causal masks.
     """
@@ -85,6 +97,12 @@ def causal_head_dim_bound(n: int, d_h: int) -> float:
     Raises
     ------
     ValueError : n or d_h not an integer >= 1.
+
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.causal_head_dim_bound(1024, 64), 3)
+    450.695
 
     Source: chapter masks, causal masks.
     """

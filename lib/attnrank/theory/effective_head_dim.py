@@ -13,6 +13,12 @@ def latent_head_dim(content: int, rotary: int, query_latent: int, key_latent: in
     normalised traces are those of free Wishart matrices; that of the rotary scores is added. A latent of 0 is none.
 
     An asymptotic heuristic. Source: chapter 05, latent attention.
+
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.latent_head_dim(128, 64, 1536, 512, True), 3)
+    180.005
     """
     spread_q = content / query_latent if query_latent else 0.0
     spread_k = content / key_latent if key_latent else 0.0
@@ -31,6 +37,12 @@ def effective_head_dim(d_h: float, d: float, length_variance: float) -> float:
 
     ``length_variance`` is the variance of |x|^2 over its squared mean: 0 on the sphere, 2/d for Gaussian tokens. The
     result is 2 over the relative variance, over keys, of the variance of a score, to first order.
+
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.effective_head_dim(64, 768, 0.0), 3)
+    59.077
     """
     d_h, d = _check.real("d_h", d_h, minimum=1.0), _check.real("d", d, minimum=1.0)
     return 1.0 / (1.0 / d_h + 1.0 / d + _check.real("length_variance", length_variance, minimum=0.0) / 2.0)

@@ -34,6 +34,12 @@ def half_space_exponent(p: ArrayLike, mu: float) -> np.ndarray:
     ------
     ValueError : p or mu out of range.
 
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> theory.half_space_exponent([0.1, 0.5], 0.0).round(3).tolist()
+    [0.105, 0.693]
+
     Source: chapter almost_orthonormal, the lemma of half-spaces.
     """
     p = np.asarray(p, dtype=float)
@@ -74,6 +80,12 @@ def smallest_eigenvalue_bound(n: int, smallest: float) -> float:
     ------
     ValueError : an argument out of its range.
 
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.smallest_eigenvalue_bound(1024, 0.5), 3)
+    658.817
+
     Source: chapter almost_orthonormal, the theorem of the smallest eigenvalue.
     """
     n = _check.whole("n", n, minimum=1)
@@ -110,6 +122,12 @@ def effective_queries_bound(n: int, smallest: float) -> float:
     Raises
     ------
     ValueError : an argument out of its range.
+
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.effective_queries_bound(1024, 0.5), 3)
+    885.552
 
     Source: chapter almost_orthonormal, the theorem of effective queries; reverse Hoelder inequality of Chen, Dafnis and
     Paouris (2015).

@@ -31,6 +31,12 @@ def polytope_vertices(n: int, d: int) -> float:
     ------
     ValueError : n or d not an integer >= 1.
 
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.polytope_vertices(1024, 2), 3)
+    11.515
+
     Source: Affentranger and Schneider (1992); Kabluchko and Zaporozhets (2020), for the angles.
     """
     n, d = _check.whole("n", n, minimum=1), _check.whole("d", d, minimum=1)
@@ -102,6 +108,12 @@ def qk_norm_limit(d_h: int) -> float:
     ------
     ValueError : d_h not an integer >= 1.
 
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.qk_norm_limit(8), 3)
+    0.625
+
     Source: chapter normalised_keys; Gilbert (1962) for the second moment.
     """
     d_h = _check.whole("d_h", d_h, minimum=1)
@@ -130,6 +142,12 @@ def poisson_voronoi_variance(dimension: int) -> float:
     Raises
     ------
     ValueError : dimension not an integer >= 1.
+
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.poisson_voronoi_variance(2), 3)
+    0.28
 
     Source: Gilbert (1962), Random subdivisions of space into crystals.
     """

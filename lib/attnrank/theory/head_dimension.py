@@ -34,6 +34,12 @@ def head_dim_bound(n: int, d_h: float) -> float:
     ------
     ValueError : n not an integer >= 1, d_h not a finite number >= 1.
 
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.head_dim_bound(2048, 64), 3)
+    1016.02
+
     Source: chapter head_dimension, the bound resolved by head dimension (the first paper has no such bound).
     """
     n = _check.whole("n", n, minimum=1)

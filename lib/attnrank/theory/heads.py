@@ -35,6 +35,12 @@ def multihead_limit(n: int, heads: int, d_h: float | None = None) -> float:
     ------
     ValueError : n or heads not an integer >= 1, d_h not a finite number >= 1.
 
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.multihead_limit(1024, 8), 3)
+    1023.658
+
     Source: chapter heads_and_weights, several heads.
     """
     n, heads = _check.whole("n", n, minimum=1), _check.whole("heads", heads, minimum=1)
@@ -51,6 +57,12 @@ def two_head_deficit(n: int) -> float:
     Heads choose uniformly and independently (d_h -> infinity, orthonormal tokens). The cycles of 2k edges number
     (n)_k^2 (n)_2k / (2k n^{4k}) on average, (n)_k the falling factorial. About (log n)/4.
 
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.two_head_deficit(1024), 3)
+    1.616
+
     Source: chapter heads_and_weights, several heads.
     """
     n = _check.whole("n", n, minimum=1)
@@ -64,6 +76,12 @@ def tied_bound(n: int, d_h: int) -> float:
     """Lower bound n E[Phi(R)^{n-1}], R ~ chi with d_h degrees of freedom, on the expected rank of hardmax(K K^T).
 
     It is the expected number of tokens that choose themselves, for n i.i.d. N(0, I) keys.
+
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.tied_bound(1024, 64), 3)
+    1024.0
 
     Source: chapter heads_and_weights, tied weights.
     """

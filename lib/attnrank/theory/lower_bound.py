@@ -42,6 +42,12 @@ def head_dim_lower_bound(n: int, d_h: int) -> float:
     ------
     ValueError : n or d_h not an integer >= 1.
 
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.head_dim_lower_bound(2048, 64), 3)
+    1014.604
+
     Source: chapter head_dimension, the two-sided bound.
     """
     n, d_h = _check.whole("n", n, minimum=1), _check.whole("d_h", d_h, minimum=1)
@@ -73,6 +79,12 @@ def cell_second_moment(n: int, d_h: int) -> float:
     Raises
     ------
     ValueError : n or d_h not an integer >= 1.
+
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.cell_second_moment(1024, 64), 3)
+    1.839
 
     Source: chapter masks, causal masks, where it bounds the remainder.
     """

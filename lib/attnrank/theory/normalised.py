@@ -40,6 +40,12 @@ def normalised_second_moment(n: int, d_h: int) -> float:
     ------
     ValueError : n or d_h not an integer >= 2.
 
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.normalised_second_moment(1024, 8), 3)
+    1.055
+
     Source: chapter normalised_keys, normalised keys; Gilbert (1962) for the limit.
     """
     n, d_h = _check.whole("n", n, minimum=2), _check.whole("d_h", d_h, minimum=2)
@@ -76,6 +82,12 @@ def normalised_lower_bound(n: int, d_h: int) -> float:
     Raises
     ------
     ValueError : n or d_h not an integer >= 2.
+
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.normalised_lower_bound(1024, 8), 3)
+    632.818
 
     Source: chapter normalised_keys, the bound from below.
     """

@@ -34,6 +34,12 @@ def perturbation_bound(n: int, d_h: int, frobenius: float, rho: float = 0.0) -> 
     ------
     ValueError : an argument out of its range.
 
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.perturbation_bound(1024, 64, 0.01), 3)
+    688.435
+
     Source: chapter almost_orthonormal, the remark on total variation.
     """
     n, d_h = _check.whole("n", n, minimum=1), _check.whole("d_h", d_h, minimum=1)
@@ -60,6 +66,12 @@ def small_cosine_bound(n: int, largest: float, total: float | None = None) -> fl
     ------
     ValueError : an argument out of its range.
 
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.small_cosine_bound(1024, 0.01), 3)
+    1024.0
+
     Source: chapter almost_orthonormal, the theorem of small cosines.
     """
     n = _check.whole("n", n, minimum=2)
@@ -80,6 +92,12 @@ def simplex_first_order(n: int) -> float:
     """First-order gain of rank, in tokens, of the regular simplex of n tokens with orthonormal keys.
 
     It is n a^2 / (2 (n - 1)) (1 - 1/n)^{n - 2}, a the mean of the largest of n standard normal numbers.
+
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.simplex_first_order(1024), 3)
+    1.946
 
     Source: chapter almost_orthonormal, the proposition on first order.
     """

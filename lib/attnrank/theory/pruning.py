@@ -34,6 +34,12 @@ def examined_fraction(m: int, d_h: float) -> float:
     ------
     ValueError : m not an integer >= 1, d_h not a finite number >= 1.
 
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.examined_fraction(1024, 2), 3)
+    0.008
+
     Source: the reference page on measuring, "Why small heads need few scores".
     """
     m = _check.whole("m", m, minimum=1)

@@ -39,6 +39,12 @@ def random_layer_cosines(
     ------
     ValueError : an argument out of its range.
 
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> theory.random_layer_cosines(64, 3).round(3).tolist()
+    [0.0, 0.067, 0.145]
+
     Source: chapter depth.
     """
     n, depth, width = (

@@ -35,6 +35,12 @@ def saturation_head_dim(n: int, gap: float) -> float:
     ValueError : n not an integer >= 1, gap not > 0, or so small that d_h would exceed 1e5 (the range in which the
         bound is accurate).
 
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.saturation_head_dim(2048, 0.05), 3)
+    202.647
+
     Source: chapter growth, the saturation scale.
     """
     n = _check.whole("n", n, minimum=1)
@@ -69,6 +75,12 @@ def marginal_head_dim(n: int, gain: float) -> float:
     Raises
     ------
     ValueError : n not an integer >= 1, gain < 1e-6, or d_h would exceed 1e5.
+
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.marginal_head_dim(1024, 0.001), 3)
+    79.013
 
     Source: chapter growth; the rule that the first paper states for its Table 2, "increment less than or around 0.01".
     """
@@ -106,6 +118,12 @@ def lognormal_variance(n: int, d_h: float) -> float:
     ------
     ValueError : n not an integer >= 2, d_h not a finite number >= 1.
 
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.lognormal_variance(2048, 64), 3)
+    0.923
+
     Source: chapter head_dimension, the collapse.
     """
     n = _check.whole("n", n, minimum=2)
@@ -131,6 +149,12 @@ def lognormal_limit(v: float, *, causal: bool = False) -> float:
     Raises
     ------
     ValueError : v not a finite number >= 0.
+
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.lognormal_limit(1.0), 3)
+    0.488
 
     Source: chapter head_dimension, the collapse; chapter masks.
     """
@@ -166,6 +190,12 @@ def doubling_head_dim(n: int, level: float) -> float:
 
     The gain of a doubling rises to its largest value, where v is near 4, and then falls for good. Raises ValueError
     for a level that no doubling exceeds.
+
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.doubling_head_dim(1024, 0.05), 3)
+    64.687
     """
 
     def excess(d_h: float) -> float:

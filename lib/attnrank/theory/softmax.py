@@ -16,6 +16,12 @@ def gap_density(n: int) -> float:
 
     It is the rate at which soft and hard attention part as the temperature rises from 0, in units of 1 / score.
 
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.gap_density(1024), 3)
+    3.248
+
     Source: chapter softmax, the gap between soft and hard attention.
     """
     n = _check.whole("n", n, minimum=2)
@@ -25,6 +31,12 @@ def gap_density(n: int) -> float:
 
 def freezing_temperature(n: int) -> float:
     """sqrt(2 / log n): below it a few logits of standard deviation 1/T decide the squared sum of a row of n.
+
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.freezing_temperature(1024), 3)
+    0.537
 
     Source: chapter softmax, stable rank; the freezing of Derrida's random energy model at twice the inverse
     temperature.

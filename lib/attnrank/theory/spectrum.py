@@ -27,6 +27,12 @@ def softmax_ratio(d_h: int, temperature: float) -> float:
     ------
     ValueError : an argument out of its range.
 
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.softmax_ratio(4, 2.0), 3)
+    0.063
+
     Source: chapter softmax, the theorem of the spectrum.
     """
     d_h = _check.whole("d_h", d_h, minimum=1)
@@ -42,6 +48,13 @@ def softmax_singular_values(d_h: int, temperature: float, levels: int) -> tuple[
     Raises
     ------
     ValueError : an argument out of its range; T^2 d_h <= 2, where there are no limits.
+
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> values, multiplicities = theory.softmax_singular_values(4, 2.0, 3)
+    >>> values.round(3).tolist(), multiplicities
+    ([1.004, 0.251, 0.063], [1, 4, 10])
 
     Source: chapter softmax, the theorem of the spectrum.
     """
@@ -74,6 +87,12 @@ def softmax_rank_limit(d_h: int, temperature: float, tol: float) -> float:
     ------
     ValueError : an argument out of its range.
 
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.softmax_rank_limit(4, 2.0, 0.01), 3)
+    35.0
+
     Source: chapter softmax, the theorem of the spectrum.
     """
     w = softmax_ratio(d_h, temperature)
@@ -100,6 +119,12 @@ def softmax_stable_rank_limit(d_h: int, temperature: float) -> float:
     Raises
     ------
     ValueError : an argument out of its range; T^2 d_h <= 2, where there is no such limit.
+
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.softmax_stable_rank_limit(4, 2.0), 3)
+    1.296
 
     Source: chapter softmax, the corollary on the stable rank.
     """

@@ -11,13 +11,27 @@ from attnrank import _check
 
 
 def increment_stop(ranks: ArrayLike, threshold: float) -> float | None:
-    """The first head dimension, from 1 by ones, from which one more adds at most ``threshold``; None if none does."""
+    """The first head dimension, from 1 by ones, from which one more adds at most ``threshold``; None if none does.
+
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.increment_stop([0.3, 0.5, 0.6, 0.62], 0.05), 3)
+    3.0
+    """
     below = np.diff(np.asarray(ranks, dtype=float)) <= threshold + 1e-12  # rounding; ranks are counts over n
     return float(np.argmax(below)) + 1.0 if below.any() else None
 
 
 def gap_stop(d_h: ArrayLike, ranks: ArrayLike, level: float) -> float | None:
-    """The head dimension at which a curve first reaches ``level``, interpolated in log d_h; None if it does not."""
+    """The head dimension at which a curve first reaches ``level``, interpolated in log d_h; None if it does not.
+
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.gap_stop([16, 32, 64], [0.4, 0.5, 0.6], 0.55), 3)
+    45.255
+    """
     d_h, ranks = np.asarray(d_h, dtype=float), np.asarray(ranks, dtype=float)
     reached = ranks >= level
     if not reached.any():
@@ -34,6 +48,12 @@ def stop_interval(increments: ArrayLike, threshold: float, noise: float) -> tupl
 
     ``increments`` are the true ones, from head dimension 1 on by ones. The second is None if no increment is small
     enough for the rule to be sure to stop. Source: chapter growth, what noise does to the rule.
+
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> theory.stop_interval([0.2, 0.1, 0.01], 0.05, 0.01)
+    (3, 3)
     """
     increments = np.asarray(increments, dtype=float)
     noise = _check.real("noise", noise, minimum=0.0)
@@ -49,6 +69,12 @@ def seeds_needed(noise: float, variance: float, comparisons: int, failure: float
     """Repetitions after which all of ``comparisons`` mean increments are within ``noise``, except with ``failure``.
 
     By Bernstein's inequality for increments in [-1, 1] of variance at most ``variance``; chapter growth.
+
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> theory.seeds_needed(0.01, 0.25, 10, 0.05)
+    30757
     """
     noise, failure = _check.real("noise", noise, above=0.0), _check.real("failure", failure, above=0.0, maximum=1.0)
     variance = _check.real("variance", variance, minimum=0.0)

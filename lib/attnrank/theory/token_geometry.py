@@ -38,6 +38,12 @@ def token_geometry_rank(n: int, d_h: float, directions: float, common_share: flo
     ------
     ValueError : an argument out of range.
 
+    Examples
+    --------
+    >>> from attnrank import theory
+    >>> round(theory.token_geometry_rank(1024, 64, 100, 0.1), 3)
+    380.625
+
     Source: chapter vit_initialisation.
     """
     n = _check.whole("n", n, minimum=2)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Int64
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from attnrank.training.source import generator_of
+
+Kind = TypeVar("Kind")
 
 
 class Labelled:
@@ -41,7 +43,7 @@ class Labelled:
         """The order in which an epoch meets the training examples: a random permutation, drawn on the CPU."""
         return torch.randperm(len(self.train_labels), generator=generator)
 
-    def to(self, device: torch.device) -> Self:
+    def to(self: Kind, device: torch.device) -> Kind:
         """Move the examples to a device, and return this object."""
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
@@ -67,7 +69,7 @@ class Labelled:
         return self.drawn(self.train_inputs[rows], generator_of(seed, epoch, step)), self.train_labels[rows]
 
     @torch.no_grad()
-    def test(self, model: nn.Module) -> dict[str, float]:
+    def test(self, model: Any) -> dict[str, float]:
         """Mean cross-entropy and accuracy on the test examples."""
         model.eval()
         loss, right = 0.0, 0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+Kind = TypeVar("Kind")
 
 
 @runtime_checkable
@@ -25,7 +27,7 @@ class Source(Protocol):
 
     def describe(self) -> dict[str, object]: ...
 
-    def to(self, device: torch.device) -> Self: ...
+    def to(self: Kind, device: torch.device) -> Kind: ...
 
 
 def generator_of(*numbers: int) -> torch.Generator:

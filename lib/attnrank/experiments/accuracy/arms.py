@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from attnrank import _check
 from attnrank.sweep import Setting
 
 #: The smallest models that are compared, one for photographs and one for digits: d = h d_h.
@@ -60,20 +61,47 @@ def interventions(base: Setting) -> list[Setting]:
     return [base | {"qk_dim": d, "intervention": name} for name, dims in chosen.items() for d in dims]
 
 
+#: What says which model a setting trains; the other columns of a run are its data, its budget and its seed.
+SHAPE = ("width", "depth", "heads", "qk_dim", "value_dim", "mlp_width", "intervention")
+
+
 def runs(
-    arms: Iterable[Setting], *, dataset: str, patch: int, epochs: int, seeds: Iterable[int]
+    arms: Iterable[Setting], *, dataset: str, patch: int, epochs: int, seeds: Iterable[int], by: str = "seed"
 ) -> list[Setting]:
-    """Settings of `accuracy`: every arm once for each seed, seed by seed; an arm that is named twice is run once."""
-    full = [{"intervention": "none"} | each for each in arms]
-    names = ("width", "depth", "heads", "qk_dim", "value_dim", "mlp_width", "intervention")
-    distinct = dict.fromkeys(tuple(each[name] for name in names) for each in full)
+    """Settings of `accuracy`: every arm once for each seed, seed by seed or arm by arm (``by`` "seed" or "arm")."""
+    distinct = dict.fromkeys(tuple(({"intervention": "none"} | each)[name] for name in SHAPE) for each in arms)
+    seeds = list(seeds)
+    pairs = {
+        "seed": [(each, seed) for seed in seeds for each in distinct],
+        "arm": [(each, seed) for each in distinct for seed in seeds],
+    }[_check.choice("by", by, ("seed", "arm"))]
     data = {"dataset": dataset, "patch": patch}
-    return [data | dict(zip(names, each, strict=True)) | {"epochs": epochs, "seed": seed}
-            for seed in seeds for each in distinct]  # fmt: skip
+    return [data | dict(zip(SHAPE, each, strict=True)) | {"epochs": epochs, "seed": seed} for each, seed in pairs]
+
+
+def core(base: Setting) -> list[Setting]:
+    """The fewest arms that decide: attention or none, d_qk alone, rank moved with d_qk = 2 as it is, d_v alone."""
+    uniform, norm, tied = ({"intervention": name} for name in ("uniform", "qk_norm", "tied_qk_norm"))
+    small = base | {"qk_dim": 2}
+    return [base, base | uniform, base | {"qk_dim": 1}, small, small | norm, small | tied, base | {"value_dim": 1}]
+
+
+def deciding(base: Setting) -> list[Setting]:
+    """The arms that separate scores, values and rank, least first: what is trained with every seed before the rest."""
+    changed, scores, values = interventions(base), only_scores(base), only_values(base)
+    return [base, *scores[:3], *values[:2], *changed[:3], changed[4], coupled(base)[0], coupled(base)[-1]]
+
+
+def completing(base: Setting) -> list[Setting]:
+    """What is wanted next: no attention at all, frozen and tied weights, the rest of d = h d_h, the other lines."""
+    full = [base | {"intervention": name} for name in ("uniform", "frozen", "tied")]
+    small = len([d for d in head_dims(base) if d < base["qk_dim"]])
+    lines = [*fixed_heads(base)[:3], *only_scores(base)[:small], *only_values(base)[:small]]
+    return [*full, *coupled(base)[2:-1], coupled(base)[1], *lines, base | {"intervention": "sharp"}]
 
 
 def all_arms(base: Setting) -> list[Setting]:
     """Every arm once, those that decide first."""
     changed, scores, values = interventions(base), only_scores(base), only_values(base)
-    deciding = [base, *scores[:3], *values[:2], *changed[:3], changed[4], coupled(base)[0], coupled(base)[-1]]
-    return [*deciding, *scores, *values, *changed, *coupled(base), *same_parameters(base), *fixed_heads(base)]
+    rest = [*scores, *values, *changed, *coupled(base), *same_parameters(base), *fixed_heads(base)]
+    return [*deciding(base), *rest, base | {"intervention": "uniform"}]

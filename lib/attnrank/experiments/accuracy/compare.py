@@ -9,8 +9,9 @@ import pandas as pd
 from scipy import stats
 
 from attnrank import _check
+from attnrank.experiments.accuracy.arms import SHAPE
 
-ARM = ["heads", "qk_dim", "value_dim", "mlp_width", "intervention"]
+ARM = [name for name in SHAPE if name not in ("width", "depth")]
 
 
 def by_arm(table: pd.DataFrame) -> pd.DataFrame:

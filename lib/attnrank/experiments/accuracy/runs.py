@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -23,9 +24,16 @@ INTERVENTIONS: dict[str, dict] = {
     "frozen": {"frozen": True},
     "frozen_qk_norm": {"frozen": True, "qk_norm": True},
     "learned_temperature": {"learn_temperature": True},
-    "sharp": {},  # a quarter of the usual temperature: see `configuration`
+    "sharp": {},  # a quarter of the usual temperature: see `TEMPERATURES`
+    "uniform": {},  # so hot that each token takes the mean of all values: attention that chooses nothing
 }
+#: Times sqrt(d_qk).
+TEMPERATURES = {"sharp": 0.25, "uniform": 1e9}
 PROBE_IMAGES = 32
+#: Runs that differ in these take the same time.
+SAME_SHAPE = ("seed", "epoch", "layer")
+#: What `accuracy_ranks` measures.
+RANKS = ("hardmax", "rank_at_tenth", "rank_at_hundredth", "stable")
 
 
 def accuracy(
@@ -44,7 +52,7 @@ def accuracy(
     before, after = run.epochs[0], run.final
     if stopped:
         after = dict.fromkeys(after) | {"ranks": None}
-    images = len(_source(dataset).train_images) * run.final["epoch"]
+    images = len(source(dataset).train_images) * run.final["epoch"]
     return {
         "n": model.tokens,
         "parameters": sum(value.numel() for value in model.parameters()),
@@ -88,7 +96,7 @@ def accuracy_ranks(
     ranks = _epoch(setting, epoch).get("ranks") or []
     found = [row for row in ranks if row["layer"] == layer]
     result: Setting = {}
-    for name in ("hardmax", "rank_at_tenth", "rank_at_hundredth", "stable"):
+    for name in RANKS:
         values = [row[name] for row in found]
         result[name] = sum(values) / len(values) if values else None
         if name == "hardmax":
@@ -99,8 +107,8 @@ def accuracy_ranks(
 def configuration(setting: Setting) -> TransformerConfig:
     """The shape of the model of a setting."""
     changes = INTERVENTIONS[_check.choice("intervention", setting["intervention"], INTERVENTIONS)]
-    if setting["intervention"] == "sharp":
-        changes = {"temperature": setting["qk_dim"] ** 0.5 / 4}
+    if setting["intervention"] in TEMPERATURES:
+        changes = {"temperature": TEMPERATURES[setting["intervention"]] * setting["qk_dim"] ** 0.5}
     return TransformerConfig(
         setting["width"], setting["heads"], setting["qk_dim"], setting["depth"], mlp_width=setting["mlp_width"],
         value_dim=setting["value_dim"], init="lecun", **changes,
@@ -140,6 +148,12 @@ def runs_folder() -> Path | None:
 
 def seconds_to_train(setting: Setting) -> float:
     """About what it takes to train a run, on one core that is shared with others: 5e8 operations a second."""
+    return _seconds_of_shape(tuple((name, value) for name, value in setting.items() if name not in SAME_SHAPE))
+
+
+@lru_cache(maxsize=256)
+def _seconds_of_shape(shape: tuple[tuple[str, Any], ...]) -> float:
+    setting = dict(shape) | {"seed": 0}
     images = SOURCES[setting["dataset"]].rows("train") * setting["epochs"]
     return training_flops(untrained(setting), images) / 5e8
 
@@ -151,9 +165,9 @@ def run_file(setting: Setting, folder: str | Path) -> Path:
 
 def probe_images(dataset: str) -> torch.Tensor:
     """The test images on which ranks are taken: drawn once, with seed 0."""
-    source = _source(dataset)
-    rows = torch.randperm(len(source.test_images), generator=torch.Generator().manual_seed(0))[:PROBE_IMAGES]
-    return source.standardised(source.test_images[rows.to(source.test_images.device)])
+    images = source(dataset)
+    rows = torch.randperm(len(images.test_images), generator=torch.Generator().manual_seed(0))[:PROBE_IMAGES]
+    return images.standardised(images.test_images[rows.to(images.test_images.device)])
 
 
 def trained(setting: Setting, folder: str | Path | None) -> tuple[VisionTransformer, Run, str]:
@@ -166,7 +180,7 @@ def trained(setting: Setting, folder: str | Path | None) -> tuple[VisionTransfor
     runs: list[Run] = []
     try:
         run = train(
-            model, _source(setting["dataset"]), recipe(setting), seed=setting["seed"], device=device(),
+            model, source(setting["dataset"]), recipe(setting), seed=setting["seed"], device=device(),
             probe=probe_images(setting["dataset"]), checkpoint=path, label=setting["intervention"], started=runs.append,
         )  # fmt: skip
     except NonFiniteLoss as error:
@@ -188,7 +202,7 @@ def _epoch(setting: Setting, epoch: int) -> dict:
 
 
 @lru_cache(maxsize=2)
-def _source(dataset: str) -> Images:
+def source(dataset: str) -> Images:
     """Crops of 4 pixels and mirror images for photographs; digits as they are, which have no mirror image."""
     facts = SOURCES[dataset]
     mean, std = (tuple(value * facts.white for value in values) for values in (facts.mean, facts.std))

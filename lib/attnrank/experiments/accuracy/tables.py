@@ -2,21 +2,62 @@
 
 from __future__ import annotations
 
-from attnrank.experiments.accuracy.arms import BASES, all_arms, runs
-from attnrank.experiments.accuracy.runs import accuracy, accuracy_curves, accuracy_ranks, seconds_to_train
+from functools import partial
+from typing import Any
+
+from attnrank.experiments.accuracy.arms import BASES, all_arms, completing, core, deciding, only_scores, runs
+from attnrank.experiments.accuracy.runs import (
+    RANKS,
+    accuracy,
+    accuracy_curves,
+    accuracy_ranks,
+    seconds_to_train,
+)
 from attnrank.experiments.experiment import Experiment, Statistical
 from attnrank.sweep import Setting
 
+DIGITS, PHOTOGRAPHS = BASES["digits"], BASES["photographs"]
+
+
+def _once(*parts: list[Setting]) -> list[Setting]:
+    """The settings of all parts, each where it is named first."""
+    return [dict(key) for key in dict.fromkeys(tuple(setting.items()) for part in parts for setting in part)]
+
+
+def _digits() -> list[Setting]:
+    """Every arm once; those that decide at three seeds, the fewest of them at five; the other arms."""
+    of = partial(runs, dataset="digits", patch=2, epochs=12)
+    every = all_arms(DIGITS)
+    few, some = core(DIGITS), deciding(DIGITS)
+    return _once(
+        of(every, seeds=[0]), of([*few, *some], seeds=[1, 2], by="arm"), of(few, seeds=[3, 4], by="arm"),
+        of([*completing(DIGITS), *every], seeds=[1, 2], by="arm"), of(every, seeds=[3, 4]),
+    )  # fmt: skip
+
+
+def _cifar10(patch: int, epochs: int) -> list[Setting]:
+    """The arms that decide once, then at three seeds, the fewest first; the others three seeds at a time."""
+    of = partial(runs, dataset="cifar10", patch=patch, epochs=epochs)
+    few, some = core(PHOTOGRAPHS), deciding(PHOTOGRAPHS)
+    cheap = [arm for arm in some if arm["heads"] < PHOTOGRAPHS["width"]]  # 64 heads of dimension 1 are slow
+    rest = [*few, *some, *completing(PHOTOGRAPHS), *all_arms(PHOTOGRAPHS)]
+    return _once(of(cheap, seeds=[0]), of(few, seeds=[0]), of(rest, seeds=range(3), by="arm"))
+
+
 #: The runs that are wanted, by data, patch and epochs: in this order, so that what decides the verdict comes first.
 SERIES: dict[str, list[Setting]] = {
-    "digits": runs(all_arms(BASES["digits"]), dataset="digits", patch=2, epochs=12, seeds=range(5)),
-    "cifar10, short": runs(all_arms(BASES["photographs"]), dataset="cifar10", patch=8, epochs=5, seeds=range(3)),
-    "cifar10": runs(all_arms(BASES["photographs"]), dataset="cifar10", patch=4, epochs=15, seeds=range(3)),
-    "cifar100": runs(all_arms(BASES["photographs"])[:14], dataset="cifar100", patch=4, epochs=15, seeds=range(3)),
-    "cifar10, long": runs(all_arms(BASES["photographs"])[:6], dataset="cifar10", patch=4, epochs=60, seeds=range(3)),
+    "digits, brief": runs(  # seconds a run: the tests train them again
+        [DIGITS, only_scores(DIGITS)[0], DIGITS | {"intervention": "uniform"}], dataset="digits", patch=2, epochs=2,
+        seeds=range(3),
+    ),
+    "digits": _digits(),
+    "cifar10, short": _cifar10(patch=8, epochs=5),
+    "cifar10": _cifar10(patch=4, epochs=15),
+    "cifar100": runs(deciding(PHOTOGRAPHS), dataset="cifar100", patch=4, epochs=15, seeds=range(3)),
+    "cifar10, long": runs(deciding(PHOTOGRAPHS)[:6], dataset="cifar10", patch=4, epochs=60, seeds=range(3)),
 }
 #: How many of them, from the first, are finished and published. To go on, see `book/reading.md`.
-FINISHED = {"digits": 41, "cifar10, short": 1, "cifar10": 0, "cifar100": 0, "cifar10, long": 0}
+FINISHED = {"digits, brief": 9, "digits": 64, "cifar10, short": 11, "cifar10": 0, "cifar100": 0, "cifar10, long": 0}
 
 
 def finished() -> list[Setting]:
@@ -37,9 +78,11 @@ _TINY = runs(
     epochs=1, seeds=[0],
 )  # fmt: skip
 #: Standard deviations over seeds, rounded up; wall time, device and threads are facts of one run.
-_ERRORS = {"accuracy": 0.02, "best_accuracy": 0.02, "test_loss": 0.05, "train_accuracy": 0.02, "rank_after": 0.05,
-           "rank_after_all": 0.05}  # fmt: skip
-_OTHER = ("seconds", "threads", "device")
+_ACCURACY = {"accuracy": 0.02, "best_accuracy": 0.02, "test_loss": 0.05, "train_accuracy": 0.02, "rank_after": 0.05,
+             "rank_after_all": 0.05}  # fmt: skip
+_CURVES = {"train_loss": 0.05, "train_accuracy": 0.02, "test_loss": 0.1, "test_accuracy": 0.03}
+_RANKS = dict.fromkeys((*RANKS, "hardmax_least", "hardmax_most"), 0.05)
+_OF_RUNS: dict[str, Any] = {"chapter": "accuracy", "data": "dataset", "seconds_again": seconds_to_train}
 
 EXPERIMENTS = {
     "accuracy": Experiment(
@@ -47,34 +90,27 @@ EXPERIMENTS = {
         accuracy,
         quick=_TINY,
         paper=finished(),
-        chapter="accuracy",
-        repeats=Statistical(_ERRORS, ignored=_OTHER),
-        data="dataset",
-        seconds_again=seconds_to_train,
+        repeats=Statistical(_ACCURACY, ignored=("seconds", "threads", "device")),
         checkpoint=True,
+        **_OF_RUNS,
     ),
     "accuracy_curves": Experiment(
         "How do loss and accuracy of these runs go, epoch by epoch?",
         accuracy_curves,
         quick=_epochs(_TINY),
         paper=_epochs(finished()),
-        chapter="accuracy",
-        repeats=Statistical({"train_loss": 0.05, "train_accuracy": 0.02, "test_loss": 0.1, "test_accuracy": 0.03}),
-        data="dataset",
-        seconds_again=seconds_to_train,
+        repeats=Statistical(_CURVES),
+        **_OF_RUNS,
     ),
     "accuracy_ranks": Experiment(
         "Where do the ranks of these runs go while they train, layer by layer?",
         accuracy_ranks,
         quick=_layers(_TINY),
         paper=_layers(finished()),
-        chapter="accuracy",
-        repeats=Statistical(dict.fromkeys(
-            ("hardmax", "hardmax_least", "hardmax_most", "rank_at_tenth", "rank_at_hundredth", "stable"), 0.05)),
-        data="dataset",
-        seconds_again=seconds_to_train,
+        repeats=Statistical(_RANKS),
+        **_OF_RUNS,
     ),
-}  # fmt: skip
+}
 
 
 def progress() -> dict[str, tuple[int, int]]:

@@ -41,10 +41,11 @@ class Mixing(Attention):
         if self.kind != "softmax":
             a = self.logits.view(self.heads, self.n, self.n).softmax(-1)
             return (a[:, -1:] if last else a).expand(*x.shape[:-2], -1, -1, -1)
+        assert self.key is not None  # heads are not tied here
         q = self._split(self.query(x[..., -1:, :] if last else x))
         return (q @ self._split(self.key(x)).mT / self.temperature).softmax(-1)
 
-    def forward(
+    def forward(  # type: ignore[override]  # it has no keys of its own to be given
         self, x: Float[Tensor, "*batch n d"], keys: None = None, *, last: bool = False
     ) -> Float[Tensor, "*batch rows d"]:
         """Mixed values; every token is a key, and there is nothing to say about ``keys``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float64, Int64
@@ -52,7 +53,7 @@ def modular_program(p: int, table: str, penalty: str, gates: int, share: float, 
     train, rest = order.split([round(fraction * len(a)), len(a) - round(fraction * len(a))])
     x, y = one_hot_tokens(a, b, m), F.one_hot(c, m).double()
     gating = random_gates(x, gates, generator_of(seed, p, gates)) if gates else None
-    options = {"loss": "cross_entropy", "penalty": penalty}
+    options: dict[str, Any] = {"loss": "cross_entropy", "penalty": penalty}
     seen = None if gating is None else gating[train]
     beta = share * convex.beta_max(x[train], y[train], gates=seen, **options)
     found = convex.solve(x[train], y[train], beta, gates=seen, tol=1e-6, **options)

@@ -120,7 +120,8 @@ def _train(student: Student, beta: float, passes: int, rate: float, seed: int) -
     count, batches = len(x), -(-len(x) // BATCH)
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     looks = {round(share * passes) for share in LOOKS}
-    cost = _flops(model, count, *x.shape[1:], batches)
+    n, d = x.shape[1:]
+    cost = _flops(model, count, n, d, batches)
     seconds = 0.0
     for done in range(passes + 1):
         if done in looks:

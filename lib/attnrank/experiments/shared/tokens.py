@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 from jaxtyping import Int32, Int64
@@ -26,14 +27,15 @@ def tokenizer(dataset: str, kind: str, vocabulary: int) -> Tokenizer:
     frequent of these pieces; ``subwords`` builds them from characters by merging pairs that are frequent (byte-pair
     encoding, Sennrich et al. 2016). Raises ValueError for an unknown kind and what `attnrank.data.texts` raises.
     """
-    special = {"vocab_size": _check.integer("vocabulary", vocabulary, minimum=3), "show_progress": False,
-               "special_tokens": ["[padding]", "[unknown]"]}  # fmt: skip
-    if _check.choice("kind", kind, KINDS) == "words":
-        made, trainer = Tokenizer(models.WordLevel(unk_token="[unknown]")), trainers.WordLevelTrainer(**special)
-    else:
-        made, trainer = Tokenizer(models.BPE(unk_token="[unknown]")), trainers.BpeTrainer(**special)
+    special: dict[str, Any] = {
+        "vocab_size": _check.integer("vocabulary", vocabulary, minimum=3), "show_progress": False,
+        "special_tokens": ["[padding]", "[unknown]"],
+    }  # fmt: skip
+    words = _check.choice("kind", kind, KINDS) == "words"
+    made = Tokenizer(models.WordLevel(unk_token="[unknown]") if words else models.BPE(unk_token="[unknown]"))
     made.normalizer = normalizers.Sequence([normalizers.Replace("<br />", " "), normalizers.Lowercase()])
     made.pre_tokenizer = pre_tokenizers.Whitespace()
+    trainer = trainers.WordLevelTrainer(**special) if words else trainers.BpeTrainer(**special)
     made.train_from_iterator(data.texts(dataset)[0], trainer)
     return made
 

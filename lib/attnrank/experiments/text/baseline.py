@@ -19,7 +19,7 @@ def text_baseline(dataset: str, length: int, ngrams: int) -> Setting:
     0 leaves them whole. Terms that occur in one text only are left out; 1 + log of a count; otherwise the defaults of
     scikit-learn, C = 1 included: nothing is tuned.
     """
-    length = _check.integer("length", length, minimum=0) or None
+    until = _check.integer("length", length, minimum=0) or None
     features = require("sklearn.feature_extraction.text", "data")
     vectors = features.TfidfVectorizer(
         tokenizer=str.split, token_pattern=None, lowercase=False, sublinear_tf=True, min_df=2,
@@ -29,7 +29,7 @@ def text_baseline(dataset: str, length: int, ngrams: int) -> Setting:
     labels = {}
     for split in ("train", "test"):
         texts, labels[split] = data.texts(dataset, split)
-        cut = (PIECE.findall(text.replace("<br />", " ").lower())[:length] for text in texts)
+        cut = (PIECE.findall(text.replace("<br />", " ").lower())[:until] for text in texts)
         pieces[split] = [" ".join(words) for words in cut]
     model = require("sklearn.linear_model", "data").LogisticRegression(max_iter=1000)
     model.fit(vectors.fit_transform(pieces["train"]), labels["train"].numpy())

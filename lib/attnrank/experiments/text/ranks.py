@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnrank import _check
 from attnrank.experiments.layer_tables.encoders import advance
 from attnrank.experiments.shared.heads import hardmax_rank_on_device
 from attnrank.experiments.shared.tokens import token_numbers
 from attnrank.models import PADDING, TextTransformer, TransformerConfig
-from attnrank.models.encoder import Block
 from attnrank.sweep import Setting
 from attnrank.theory import token_geometry_rank
 
@@ -20,14 +19,15 @@ POSITIONS = ("none", "learned")
 
 @torch.no_grad()
 def text_ranks(
-    dataset: str, tokens: str, vocabulary: int, length: int, padding: str, positions: str, width: int, heads: int,
-    head_dim: int, layer: int, texts: int, seed: int,
+    dataset: str, tokens: str, vocabulary: int, length: int, padding: str, positions: str, token_std: float, width: int,
+    heads: int, head_dim: int, layer: int, texts: int, seed: int,
 ) -> Setting:
     """Hardmax rank in one layer (from 1) of a random text Transformer, averaged over heads and texts.
 
     Texts: ``texts`` of the training texts, drawn with the seed, cut to ``length`` tokens. ``padding``: "dropped", a
     shorter text has fewer tokens; "attended", it is filled up to the length with a token like any other. ``positions``:
-    "none", or "learned", as large as the embeddings (BERT's initialisation). With n the number of tokens of a text,
+    "none", or "learned". Entries of embeddings and positions are drawn with one standard deviation, ``token_std``
+    (BERT: .02), which matters from the second layer on. With n the number of tokens of a text,
     ``n`` is its mean; ``rank_fraction`` the mean of rank / n, ``texts_std`` its standard deviation over texts;
     ``distinct`` the mean share of distinct tokens; ``rank_per_distinct`` the mean of rank / distinct tokens, ``excess``
     the largest rank less that number, over texts and heads; ``law`` the mean of rank / n that
@@ -40,8 +40,8 @@ def text_ranks(
     chosen = rows[torch.randperm(len(rows), generator=generator)[: _check.integer("texts", texts, minimum=2)], :length]
     model = TextTransformer(
         TransformerConfig(width, heads, head_dim, depth=layer, init="lecun"), vocabulary=vocabulary, length=length,
-        classes=2, positions=_check.choice("positions", positions, POSITIONS), generator=generator,
-        dtype=torch.float64,
+        classes=2, positions=_check.choice("positions", positions, POSITIONS), token_std=token_std,
+        position_std=token_std, generator=generator, dtype=torch.float64,
     )  # fmt: skip
     measured = [_ranks_of_text(model, text, layer, padding == "attended") for text in chosen]
     n, distinct = (torch.tensor([found[i] for found in measured], dtype=torch.float64) for i in (0, 1))
@@ -70,7 +70,7 @@ def _ranks_of_text(model: TextTransformer, text: Tensor, layer: int, attended: b
         x, weights = model.embedding[kinds.long()], counts.double()
     else:
         x, weights = model.embed(text[None])[0], torch.ones(len(text), dtype=torch.float64)
-    blocks: list[Block] = [block for block in model.encoder.blocks if isinstance(block, nn.Module)]
+    blocks = model.encoder.blocks
     for block in blocks[: layer - 1]:
         x = advance(block, x, weights)
     q, k = blocks[layer - 1].attention.queries_keys(blocks[layer - 1].norm1(x))

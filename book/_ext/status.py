@@ -1,0 +1,158 @@
+"""The directive ``{status}``: tables written at build time from what is on the disk and installed.
+
+    ```{status} tables      every published table: rows, how they repeat, device, date, time, versions, the files
+    ```{status} costs       the time of the tables, by chapter
+    ```{status} notebooks   when the notebooks ran in this build, and how long; not in a build from stored outputs
+    ```{status} versions    what this build was made with
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections import defaultdict
+from importlib.metadata import version
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+from sphinx.util.typing import ExtensionMetadata
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+BUILDERS = ("torch", "numpy", "scipy", "pandas", "matplotlib", "sphinx", "jupyter-book", "myst-nb", "sphinx-book-theme")
+
+
+def records() -> list[dict[str, Any]]:
+    """The provenance of every published table, by chapter and name."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in RESULTS.glob("*.json")]
+    return sorted((record for record in found if "sessions" in record), key=lambda r: (r["chapter"], r["name"]))
+
+
+def duration(seconds: float) -> str:
+    """Two digits of the fitting unit."""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}" if seconds < 10 * size else f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
+def rows_of(record: dict[str, Any]) -> int:
+    """Rows in the file: a table that is still growing has them, but no count of them in its record."""
+    return len((RESULTS / f"{record['name']}.csv").read_text(encoding="utf-8").splitlines()) - 1
+
+
+def seconds(record: dict[str, Any]) -> float:
+    return record["wall_seconds"] or sum(session["wall_seconds"] or 0.0 for session in record["sessions"])
+
+
+def several(values: list[str]) -> str:
+    return ", ".join(sorted({value for value in values if value}))
+
+
+def dates(record: dict[str, Any]) -> str:
+    """The day on which the rows were computed, or the first and the last of several."""
+    days = sorted({session["date"][:10] for session in record["sessions"]})
+    return " to ".join(days[:: max(1, len(days) - 1)])
+
+
+def table_of(heads: list[str], rows: list[list[nodes.Node | str]]) -> nodes.table:
+    table, group = nodes.table(classes=["status"]), nodes.tgroup(cols=len(heads))
+    table += group
+    group += [nodes.colspec(colwidth=1) for _ in heads]
+    group += [nodes.thead("", row_of(heads)), nodes.tbody("", *map(row_of, rows))]
+    return table
+
+
+def row_of(cells: list[nodes.Node | str]) -> nodes.row:
+    text = [nodes.Text(cell) if isinstance(cell, str) else cell for cell in cells]
+    return nodes.row("", *(nodes.entry("", nodes.paragraph("", "", cell)) for cell in text))
+
+
+class Notebooks(nodes.General, nodes.Element):
+    """Stands for the table of the notebooks until all of them have been read."""
+
+
+class Status(SphinxDirective):
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        kinds = {"tables": self.tables, "costs": self.costs, "versions": self.versions, "notebooks": self.notebooks}
+        if self.arguments[0] not in kinds:
+            raise self.error(f"status must be one of {', '.join(kinds)}, got {self.arguments[0]!r}")
+        return [kinds[self.arguments[0]]()]
+
+    def tables(self) -> nodes.Node:
+        rows: list[list[nodes.Node | str]] = []
+        for record in records():
+            sessions = record["sessions"]
+            self.env.note_dependency(str(RESULTS / f"{record['name']}.json"))
+            rows.append([
+                self.file(f"{record['name']}.csv"), self.chapter(record["chapter"]),
+                f"{rows_of(record):,}" + " so far" * (record["status"] != "complete"),
+                record["repeats"]["kind"], several([session["device"] for session in sessions]), dates(record),
+                duration(seconds(record)), several([session["torch"].split("+")[0] for session in sessions]),
+            ])  # fmt: skip
+        return table_of(["table", "chapter", "rows", "repeats", "device", "date", "time", "torch"], rows)
+
+    def costs(self) -> nodes.Node:
+        chapters = defaultdict(list)
+        for record in records():
+            chapters[record["chapter"]].append(record)
+        rows: list[list[nodes.Node | str]] = [
+            [self.chapter(chapter), str(len(found)), f"{sum(map(rows_of, found)):,}",
+             duration(sum(map(seconds, found))),
+             several([session["device"] for r in found for session in r["sessions"]])]
+            for chapter, found in sorted(chapters.items(), key=lambda item: self.page(item[0]))
+        ]  # fmt: skip
+        every = [record for found in chapters.values() for record in found]
+        total = [f"{sum(map(rows_of, every)):,}", duration(sum(map(seconds, every)))]
+        rows.append(["all", str(len(every)), *total, ""])
+        return table_of(["chapter", "tables", "rows", "time", "device"], rows)
+
+    def versions(self) -> nodes.Node:
+        rows: list[list[nodes.Node | str]] = [["Python", platform.python_version()]]
+        return table_of(["package", "version"], rows + [[name, version(name)] for name in BUILDERS])
+
+    def notebooks(self) -> nodes.Node:
+        return Notebooks()
+
+    def page(self, stem: str) -> str:
+        """The page of a chapter, "" if it is not in the book."""
+        pages = [page for page in self.env.found_docs if PurePosixPath(page).name.lstrip("0123456789_") == stem]
+        return pages[0] if pages else ""
+
+    def chapter(self, stem: str) -> nodes.Node | str:
+        page = self.page(stem)
+        if not page:
+            return stem.replace("_", " ")
+        address = self.env.app.builder.get_relative_uri(self.env.docname, page)
+        return nodes.reference("", stem.replace("_", " "), refuri=address, internal=True)
+
+    def file(self, name: str) -> nodes.Node:
+        """A link to a copy of a table's file."""
+        target = f"/{(RESULTS / name).relative_to(self.env.srcdir).as_posix()}"
+        return addnodes.download_reference("", "", nodes.literal("", name.removesuffix(".csv")), reftarget=target,
+                                           refdomain="", refexplicit=True)  # fmt: skip
+
+
+def fill_notebooks(app: Sphinx, doctree: nodes.document, page: str) -> None:
+    for place in list(doctree.findall(Notebooks)):
+        data = getattr(app.env, "nb_metadata", {})
+        rows: list[list[nodes.Node | str]] = []
+        for name in sorted(data):
+            if found := data[name].get("exec_data"):
+                address = app.builder.get_relative_uri(page, name)
+                link = nodes.reference("", app.env.titles[name].astext(), refuri=address, internal=True)
+                rows.append([link, duration(found["runtime"] or 0.0), "passed" if found["succeeded"] else "failed"])
+        text = "This copy was built from the outputs stored in the notebooks, without running them."
+        place.replace_self(table_of(["notebook", "time", "result"], rows) if rows else nodes.paragraph("", text))
+
+
+def setup(app: Sphinx) -> ExtensionMetadata:
+    app.add_node(Notebooks)
+    app.add_directive("status", Status)
+    app.connect("doctree-resolved", fill_notebooks, priority=300)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,268 @@
+"""The explorables: their scripts compute what the package computes, and they are moved by keyboard, with their text."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import explorables
+import numpy as np
+import pytest
+import torch
+from scipy.spatial import ConvexHull
+
+import attnrank
+import browsing
+from attnrank import convex, theory
+from attnrank.experiments import token_sparsity
+from attnrank.experiments.upkeep import explorables as source
+
+STATES = 200
+PAGE = """<!doctype html><html lang="en" data-theme="light"><head><meta charset="utf-8"><title>Explorables</title>
+<link rel="stylesheet" href="{static}/book.css"><link rel="stylesheet" href="{static}/explorables/explorables.css">
+<script>document.documentElement.classList.add("scripts");window.EXPLORABLES_DATA={data}</script>{scripts}</head>
+<body><article class="bd-article">{places}</article></body></html>"""
+DATA = json.loads((explorables.STATIC / "data.json").read_text(encoding="utf-8"))
+
+
+def all_on_one_page(root: Path) -> str:
+    static = (root / "book" / "_static").as_uri()
+    names = [*explorables.SCRIPTS, *(f"{kind}.js" for kind in explorables.KINDS)]
+    return PAGE.format(
+        static=static,
+        data=json.dumps(DATA),
+        scripts="".join(f'<script defer src="{static}/explorables/{name}"></script>' for name in names),
+        places="".join(f'<div class="explorable" data-explorable="{kind}"></div>' for kind in explorables.KINDS),
+    )
+
+
+@pytest.fixture(scope="module")
+def tab(browser: browsing.Browser, root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[browsing.Page]:
+    page = tmp_path_factory.mktemp("explorables") / "page.html"
+    page.write_text(all_on_one_page(root), encoding="utf-8")
+    context = browser.new_context(**browsing.MODES["light"])
+    opened = context.new_page()
+    opened.goto(page.as_uri(), wait_until="load")
+    assert opened.locator(".explorable-ready").count() == len(explorables.KINDS)
+    yield opened
+    context.close()
+
+
+def computed(tab: browsing.Page, kind: str, states: list[dict], keys: str) -> list[dict]:
+    """What the script of an explorable computes for each of the states, ``keys`` of it."""
+    return tab.evaluate(
+        """([kind, states, keys]) => states.map(state => {
+            const found = Explorables.kinds[kind].compute(state)
+            return Object.fromEntries(keys.map(key => [key, ArrayBuffer.isView(found[key]) ? [...found[key]]
+                : found[key] instanceof Set ? [...found[key]] : found[key]]))
+        })""",
+        [kind, states, keys.split()],
+    )
+
+
+class TestTheScriptsAgreeWithThePackage:
+    def test_random_numbers(self, tab) -> None:
+        for seed in (0, 1, 999, 2**32 - 1):
+            found = tab.evaluate("seed => [...Explorables.normals(seed, 501)]", seed)
+            assert np.allclose(found, source.normals(seed, 501), rtol=0, atol=1e-12)
+
+    def test_attention(self, tab) -> None:
+        generator = np.random.default_rng(1)
+        options = {"n": source.LENGTHS, "d_h": source.HEAD_DIMS, "temperature": source.TEMPERATURES,
+                   "tolerance": source.TOLERANCES, "mask": ("none", "causal")}  # fmt: skip
+        states = [
+            {key: values[generator.integers(len(values))] for key, values in options.items()}
+            | {"seed": int(generator.integers(1000))}
+            for _ in range(STATES)
+        ]
+        keys = "rank numericalRank values bound barrier attended"
+        for state, found in zip(states, computed(tab, "attention", states, keys)):
+            n, d_h, causal = state["n"], state["d_h"], state["mask"] == "causal"
+            q, k = torch.from_numpy(source.normals(state["seed"], 2 * n * d_h)).view(2, n, d_h)
+            temperature = state["temperature"] * math.sqrt(d_h)
+            a = attnrank.attention(q, k, temperature=temperature or 1.0, causal=causal, hard=temperature == 0)
+            assert found["rank"] == attnrank.hardmax_rank(q, k, causal=causal).item()
+            assert np.allclose(found["values"], np.linalg.svd(a.numpy(), compute_uv=False), rtol=0, atol=1e-11)
+            assert found["numericalRank"] == attnrank.numerical_rank(a, state["tolerance"]).item()
+            hard = attnrank.attention(q, k, causal=causal, hard=True)
+            assert sorted(found["attended"]) == hard.sum(0).nonzero()[:, 0].tolist()
+            assert found["barrier"] == pytest.approx(theory.causal_limit(n) if causal else theory.occupancy_bound(n))
+            if not causal:
+                assert found["bound"] == pytest.approx(theory.head_dim_bound(n, d_h), rel=1e-8)
+
+    def test_the_causal_bounds_are_those_of_the_package(self) -> None:
+        for length, head_dim in ((0, 3), (3, 5)):
+            n, d_h = source.LENGTHS[length], source.HEAD_DIMS[head_dim]
+            stored = DATA["attention"]["bounds"]["causal"][length][head_dim]
+            assert stored == pytest.approx(theory.causal_head_dim_bound(n, d_h), rel=1e-8)
+
+    def test_the_plane(self, tab) -> None:
+        generator = np.random.default_rng(2)
+        states = [
+            {"keys": generator.standard_normal((int(generator.integers(3, 17)), 2)).round(2).tolist(),
+             "angle": 3 * int(generator.integers(120))}
+            for _ in range(STATES)
+        ]  # fmt: skip
+        turns = np.linspace(0, 2 * math.pi, 20_000, endpoint=False) + 1e-5
+        around = torch.from_numpy(np.stack([np.cos(turns), np.sin(turns)], axis=1))
+        for state, found in zip(states, computed(tab, "plane", states, "corners cells winner never expected")):
+            keys, angle = torch.tensor(state["keys"], dtype=torch.float64), math.radians(state["angle"])
+            assert sorted(found["corners"]) == sorted(ConvexHull(keys.numpy()).vertices.tolist())
+            assert sorted(found["never"] + found["corners"]) == list(range(len(keys)))
+            query = torch.tensor([[math.cos(angle), math.sin(angle)]], dtype=torch.float64)
+            assert found["winner"] == attnrank.attention(query, keys, hard=True).argmax().item()
+            shares = np.bincount((around @ keys.T).argmax(1).numpy(), minlength=len(keys)) / len(turns)
+            own = np.zeros(len(keys))
+            for cell in found["cells"]:
+                own[cell["key"]] = cell["share"]
+            assert np.allclose(own, shares, rtol=0, atol=2 / len(turns))
+            assert own.sum() == pytest.approx(1, abs=1e-9)
+            assert found["expected"] == pytest.approx((1 - (1 - own) ** len(keys)).sum(), abs=1e-9)
+
+    def test_the_calculator(self, tab) -> None:
+        generator = np.random.default_rng(3)
+        ends = source.LENGTH_RANGE, source.HEAD_DIM_RANGE
+        draw = [[round(low * (high / low) ** u) for u in generator.random(STATES)] for low, high in ends]
+        states = [{"n": n, "d_h": d_h, "model": ""} for n, d_h in zip(*draw)]
+        gaps = [f"{gap:g}" for gap in source.GAPS]
+        results = computed(tab, "head_dimension", states, "bound barrier v limit saturation")
+        for at, (state, found) in enumerate(zip(states, results)):
+            n, d_h = state["n"], state["d_h"]
+            barrier = theory.occupancy_bound(n) / n
+            assert found["barrier"] == pytest.approx(barrier, abs=1e-12)
+            assert found["bound"] == pytest.approx(theory.head_dim_bound(n, d_h) / n, abs=1e-6)
+            assert found["v"] == pytest.approx(theory.lognormal_variance(n, d_h), rel=1e-6)
+            assert found["limit"] == pytest.approx(theory.lognormal_limit(found["v"]), abs=1e-9)
+            gap = gaps[at % len(gaps)]
+            left = barrier - theory.head_dim_bound(n, found["saturation"][gap]) / n
+            assert left == pytest.approx(float(gap), abs=2e-6) or (found["saturation"][gap] == 1 and left < float(gap))
+
+    def test_token_sparsity(self, tab) -> None:
+        x, labels, _, _ = token_sparsity.split("digits", source.SAMPLES)
+        y = token_sparsity.targets("digits", labels, "two")
+        y = y - y.mean(0)
+        draws = np.random.default_rng(4).permutation(np.arange(STATES) % len(source.SHARES))
+        states = [{"at": int(at), "digit": "8"} for at in draws]
+        checked: dict[int, tuple] = {}
+        keys = "beta norms correlations primal dual gap active"
+        for state, found in zip(states, computed(tab, "token_sparsity", states, keys)):
+            at = state["at"]
+            if at not in checked:
+                z = torch.tensor(DATA["token_sparsity"]["path"][at]["z"], dtype=torch.float64).view(16, 4)
+                residual = y - convex.predict(x, z)
+                correlations = torch.einsum("ikd,i->kd", x, residual).norm(dim=1)
+                beta = source.SHARES[at] * convex.beta_max(x, y)
+                dual_point = residual * min(1.0, beta / correlations.max().item())
+                checked[at] = z, correlations, beta, convex.check(x, y, beta, z, dual_point)
+            z, correlations, beta, (primal, dual, *_) = checked[at]
+            assert found["beta"] == pytest.approx(beta, rel=1e-9)
+            assert np.allclose(found["norms"], z.norm(dim=1), rtol=0, atol=1e-12)
+            assert np.allclose(found["correlations"], correlations, rtol=0, atol=1e-7)
+            assert found["active"] == int((z.norm(dim=1) > 0).sum())
+            assert found["primal"] == pytest.approx(primal, abs=1e-7)
+            assert found["dual"] == pytest.approx(dual, abs=1e-7)
+            assert -1e-7 <= found["gap"] <= 1e-5 * primal
+
+    def test_a_wrong_number_is_found(self, tab) -> None:
+        """Control: a hull that keeps a point inside, and singular values of another matrix."""
+        corners = tab.evaluate("Explorables.hull([[0, 0], [1, 0], [0, 1], [0.2, 0.2]])")
+        assert sorted(corners) == [0, 1, 2]
+        values = tab.evaluate("[...Explorables.singularValues([3, 0, 4, 5], 2)]")
+        assert np.allclose(values, [math.sqrt(45), math.sqrt(5)], rtol=0, atol=1e-12)
+        assert not np.allclose(values, [math.sqrt(45), math.sqrt(5) + 1e-6], rtol=0, atol=1e-11)
+
+
+def test_the_numbers_are_those_that_the_package_writes() -> None:
+    """The sums of the digits, and two solutions; bounds and polynomials are compared with the package above."""
+    few = source.SHARES[8], source.SHARES[20]
+    stored, again = DATA["token_sparsity"], source.token_sparsity_numbers(few)
+    assert [solution["share"] for solution in stored["path"]] == list(source.SHARES)
+    stored = stored | {"path": [solution for solution in stored["path"] if solution["share"] in few]}
+    for one, other in zip(stored.pop("path"), again.pop("path"), strict=True):
+        assert np.allclose(one.pop("z"), other.pop("z"), rtol=0, atol=1e-6)
+        assert one == other
+    assert stored.keys() == again.keys()
+    for key, value in stored.items():
+        if key == "digits":
+            assert value == {digit: pytest.approx(pixels) for digit, pixels in again[key].items()}
+        else:
+            assert np.allclose(value, again[key], rtol=1e-9, atol=1e-9), key
+
+
+def pages_of(site: Path) -> dict[str, list[str]]:
+    """The explorables of every page that has some."""
+    found = {}
+    for page in sorted(site.rglob("*.html")):
+        if kinds := re.findall(r'data-explorable="(\w+)"', page.read_text(encoding="utf-8")):
+            found[page.relative_to(site).as_posix()] = kinds
+    return found
+
+
+def test_every_explorable_has_its_page(site: Path) -> None:
+    pages = pages_of(site)
+    assert {kind for kinds in pages.values() for kind in kinds} == set(explorables.KINDS)
+    assert "attention" in pages["book/index.html"]
+    assert all(len(kinds) == len(set(kinds)) for kinds in pages.values())
+
+
+#: The controls of each explorable.
+MOVES = {
+    "attention": ["n", "d_h", "temperature", "tolerance", "mask", "seed"],
+    "plane": ["angle", "count", "seed", "key"],
+    "head_dimension": ["model", "n", "d_h"],
+    "token_sparsity": ["at", "digit"],
+}
+
+
+def moved(tab: browsing.Page, kind: str, control: str) -> list[str]:
+    """Reach a control of an explorable and press an arrow key: what of picture and text did not follow."""
+    place = tab.locator(f'[data-explorable="{kind}"]')
+    look = """e => [e.querySelector('.explorable-description').textContent,
+        [...e.querySelectorAll('.explorable-picture svg')].map(svg => svg.innerHTML).join()
+        + [...e.querySelectorAll('canvas')].map(canvas => canvas.toDataURL()).join()]"""
+    before = place.evaluate(look)
+    place.locator('[data-key="2"]' if control == "key" else f"#{kind}-{control}").focus()
+    tab.keyboard.press("ArrowUp" if control in ("seed", "key", "temperature") else "ArrowDown")
+    tab.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    after = place.evaluate(look)
+    looks = zip(("text", "picture"), before, after)
+    return [f"{kind} {control}: {what} stayed" for what, old, new in looks if old == new]
+
+
+@pytest.mark.parametrize("mode", ["light", "phone"])
+def test_every_explorable_is_moved_by_keyboard(browser: browsing.Browser, site: Path, mode: str) -> None:
+    faults = []
+    for page, kinds in pages_of(site).items():
+        context = browser.new_context(**browsing.MODES[mode])
+        tab = context.new_page()
+        tab.on("pageerror", lambda error, page=page: faults.append(f"{page}: {error}"))
+        tab.goto((site / page).as_uri(), wait_until="load")
+        browsing.settle(tab)
+        faults += [fault for kind in kinds for control in MOVES[kind] for fault in moved(tab, kind, control)]
+        context.close()
+    assert faults == []
+
+
+def test_the_twins_show_the_first_state(browser: browsing.Browser, site: Path) -> None:
+    """The picture of each explorable, for print and readers without scripts, is described by what the script says."""
+    twins = json.loads((explorables.STATIC / "twins.json").read_text(encoding="utf-8"))
+    context = browser.new_context(**browsing.MODES["light"])
+    tab = context.new_page()
+    for page, kinds in pages_of(site).items():
+        tab.goto((site / page).as_uri(), wait_until="load")
+        for kind in kinds:
+            place = tab.locator(f'[data-explorable="{kind}"]')
+            assert place.locator(".explorable-description").inner_text() == twins[kind]
+            assert place.locator("figure").is_hidden()
+    context.close()
+    context = browser.new_context(**browsing.MODES["light"], java_script_enabled=False)
+    tab = context.new_page()
+    for page, kinds in pages_of(site).items():
+        tab.goto((site / page).as_uri(), wait_until="load")
+        for kind in kinds:
+            image = tab.locator(f'[data-explorable="{kind}"] figure img')
+            assert image.is_visible() and image.get_attribute("alt") == twins[kind]
+    context.close()

@@ -1,0 +1,95 @@
+"""The book's own search finds what a reader would type, by section, in whole words and by synonym."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page
+
+import browsing
+import html_checks
+import search_index
+
+ASK = """query => search(query, records()).found.map(found => [
+    found.section.address, snippet(found.section, things(query)).textContent])"""
+QUERIES = {  # what is typed: where one of the first three results must lead
+    "QK-norm": "notebooks/05_normalised_keys.html",
+    "RoPE": "notebooks/10_heads_and_weights.html#positions-layernorm-scaling",
+    "GQA": "book/notation.html#term-grouped-queries",
+    "sliding window": "notebooks/09_masks.html#sliding-windows",
+    "autoregressive": "notebooks/09_masks.html#causal-masks",
+    "how large should my heads be": "notebooks/04_growth.html#how-large-should-a-head-be",
+    "normalized keys": "notebooks/05_normalised_keys.html",
+    "SVD": "notebooks/08_softmax.html#the-spectrum-at-a-fixed-temperature",
+    "float16": "notebooks/01_attention_rank.html#what-precision-does",
+    "nuclear norm": "notebooks/21_token_sparsity.html#vector-outputs-a-rank-for-each-token",
+    "KV cache": "notebooks/10_heads_and_weights.html#multi-head-latent-attention",
+    "vit": "notebooks/14_vit_initialisation.html",
+}
+
+
+@pytest.fixture(scope="module")
+def page(browser: browsing.Browser, site: Path) -> Iterator[Page]:
+    opened = browsing.tab_of(browser)
+    opened.goto((site / "search.html").as_uri() + "?q=sliding%20window")
+    yield opened
+    opened.context.close()
+
+
+def index(site: Path) -> dict[str, list[dict[str, str]]]:
+    return json.loads((site / "search_sections.js").read_text(encoding="utf-8")[len(search_index.START):])
+
+
+def test_the_page_shows_sections_with_their_words_marked(page: Page) -> None:
+    first = page.locator("#search-results li").first
+    assert first.locator("a").get_attribute("href") == "notebooks/09_masks.html#sliding-windows"
+    marked = {mark.lower() for mark in first.locator("mark").all_text_contents()}
+    assert marked & {"sliding window", "window", "windows"}
+    page.locator("article input[type=search]").fill("no such word here: xyzzy")
+    assert "some of them" in page.locator("#search-summary").inner_text()
+    page.locator("article input[type=search]").fill("xyzzy")
+    assert "Nothing found" in page.locator("#search-summary").inner_text()
+    assert page.locator("#search-results li").count() == 0
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_what_readers_type_is_found(page: Page, query: str) -> None:
+    assert QUERIES[query] in [address for address, _ in page.evaluate(ASK, query)[:3]]
+
+
+def test_no_hit_lies_inside_a_word(page: Page, site: Path) -> None:
+    """Each result for "rope" holds one of its names as words of their own; "Europe" is no hit."""
+    texts = {record["address"]: f"{record['title']} {record['page']} {record['text']}"
+             for records in index(site).values() for record in records}
+    found = page.evaluate(ASK, "rope")
+    assert found
+    for address, _ in found:
+        assert re.search(r"\b(rope|rotary)\b", texts[address], re.IGNORECASE), address
+    assert not any("rotary" in snippet.lower() for _, snippet in page.evaluate(ASK, "rot"))
+
+
+def test_snippets_hold_neither_tex_nor_file_names(site: Path) -> None:
+    faults = [(record["address"], found[0]) for records in index(site).values() for record in records
+              if (found := re.search(r"\\[A-Za-z]+|\$[^ ]|\b\d\w+\.ipynb|\.\./notebooks/", record["text"]))]
+    assert faults == []
+
+
+def test_every_result_leads_to_an_anchor(site: Path) -> None:
+    records = [record for records in index(site).values() for record in records]
+    assert len(records) > 100
+    for record in records:
+        name, _, anchor = record["address"].partition("#")
+        assert not anchor or anchor in html_checks.anchors(site / name), record["address"]
+
+
+@pytest.mark.parametrize(("tex", "text"), [
+    (r"d_h \ge \log n", "d_h ≥ log n"), (r"\tfrac{n-1}{e}", "n-1/e"),
+    (r"\norm{X}_F \approx 0.63\, n", "‖X‖_F ≈ 0.63 n"),
+    (r"QK^\top / \sqrt{d_h}", "QKᵀ / √ d_h"), (r"\left(1 - \tfrac1n\right)^n", "(1 - 1/n )^n"), (r"\unknown{x}", "x"),
+])  # fmt: skip
+def test_formulas_in_plain_characters(tex: str, text: str) -> None:
+    assert search_index.plain(tex) == text

@@ -1,0 +1,73 @@
+"""The rule "take the head dimension at which the rank saturates before training", applied to the book's own tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from attnrank import _check
+from attnrank.experiments.accuracy.arms import BASES, coupled, only_scores, runs
+from attnrank.experiments.accuracy.runs import probe_images, untrained
+from attnrank.experiments.does_rank_matter.tasks import Task
+from attnrank.experiments.experiment import Experiment, Rounding
+from attnrank.models import Attention, TransformerConfig
+from attnrank.probe import recommend_head_dim
+from attnrank.sweep import Setting, grid
+
+#: Head dimensions at which the chapters accuracy and does_rank_matter have trained models.
+CANDIDATES = {"digits": (1, 2, 4, 8, 16, 32), "cifar10": (1, 2, 4, 8, 16, 32, 64), "permutation": (1, 2, 3, 4, 8, 16),
+              "nearest": (1, 2, 3, 4, 8, 16)}  # fmt: skip
+PATCH = {"digits": 2, "cifar10": 8}
+GAPS = (0.02, 0.05, 0.1)
+SEEDS = 8
+FAMILIES = ("scores", "coupled")
+
+
+def recommended_heads(task: str, family: str, gap: float, seeds: int) -> Setting:
+    """The head dimension that `attnrank.recommend_head_dim` recommends for the models of a task, among those trained.
+
+    ``task``: digits and cifar10, Vision Transformers of the chapter accuracy on their 32 test images; permutation and
+    nearest, the layer of the chapter does_rank_matter with 16 tokens on 32 sequences. ``family``: "scores", d_qk alone;
+    "coupled", d = h d_h. ``low`` and ``high``: 95 % of resamples of the seeds lie between. ``share``: rank / n at the
+    recommended head dimension, ``largest`` at the largest candidate.
+    """
+    build, batch = _models(_check.choice("task", task, CANDIDATES), _check.choice("family", family, FAMILIES))
+    found = recommend_head_dim(build, batch, CANDIDATES[task], gap=gap, seeds=seeds)
+    share = found.shares.set_index("head_dim")["share"]
+    return {"head_dim": found.head_dim, "low": found.low, "high": found.high, "share": float(share[found.head_dim]),
+            "largest": float(share.iloc[-1])}  # fmt: skip
+
+
+def _models(task: str, family: str) -> tuple[Callable[[int, torch.Generator], nn.Module], Tensor]:
+    if task in PATCH:
+        base = BASES["digits" if task == "digits" else "photographs"]
+        arms = {"scores": only_scores, "coupled": coupled}[family](base)
+        settings = {arm["qk_dim"]: arm for arm in runs(arms, dataset=task, patch=PATCH[task], epochs=1, seeds=[0])}
+        return lambda d, generator: untrained(settings[d] | {"seed": generator.initial_seed()}), probe_images(task)
+    if family != "scores":
+        raise ValueError(f"family must be 'scores' for the task {task!r}, which has one head, got {family!r}")
+    source = Task(task, 16, 16, 0)
+
+    def layer(head_dim: int, generator: torch.Generator) -> nn.Module:
+        config = TransformerConfig(source.width, 1, head_dim, 1, value_dim=source.width, init="lecun")
+        return Attention(config, generator)
+
+    return layer, source.test_batch()[0][:32]
+
+
+EXPERIMENTS = {
+    "recommended_heads": Experiment(
+        "Which head dimension does rank saturation recommend before training, and how surely?",
+        recommended_heads,
+        quick=grid(task=["permutation"], family=["scores"], gap=[0.05], seeds=[2]),
+        paper=[
+            *grid(task=list(CANDIDATES), family=["scores"], gap=list(GAPS), seeds=[SEEDS]),
+            *grid(task=list(PATCH), family=["coupled"], gap=list(GAPS), seeds=[SEEDS]),
+        ],
+        chapter="choosing_head_dimension",
+        repeats=Rounding(1e-6),
+        data="task",
+    ),
+}

@@ -1,0 +1,138 @@
+"""experiments.choosing_head_dimension: the rule's rows, its judgement, and trained heads cut down."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from attnrank.experiments.accuracy import runs, tables
+from attnrank.experiments.choosing_head_dimension import judge, rule, trained, truncation
+from attnrank.models import Attention, TransformerConfig, pretrained
+from attnrank.models.keywords import KeywordTransformer
+from attnrank.models.route import RouteEncoder
+
+TINY = tables._TINY[0] | {"heads": 2, "qk_dim": 4}
+
+
+def draw(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+# The rule
+
+
+def test_the_recommendation_is_read_off_the_shares():
+    few = {gap: rule.recommended_heads("permutation", "scores", gap, 2) for gap in (0.01, 0.3)}
+    assert few[0.01]["head_dim"] > few[0.3]["head_dim"]
+    assert all(row["largest"] - row["share"] <= gap for gap, row in few.items())
+    with pytest.raises(ValueError, match="family must be 'scores' for the task 'nearest'"):
+        rule.recommended_heads("nearest", "coupled", 0.05, 2)
+
+
+def test_models_of_the_rule_are_those_that_were_trained():
+    build, _ = rule._models("digits", "coupled")
+    model = build(4, torch.Generator().manual_seed(3))
+    setting = next(s for s in tables.SERIES["digits"] if s["heads"] == 8 and s["qk_dim"] == 4 and s["value_dim"] == 4)
+    expected = runs.untrained(setting | {"seed": 3}).state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
+
+
+def test_choices():
+    rows = pd.DataFrame([
+        {"head_dim": d, "seed": s, "accuracy": a + 0.01 * s, "parameters": 100 * d, "flops": 10.0 * d}
+        for d, a in ((1, 0.5), (2, 0.8), (4, 0.8), (8, 0.9)) for s in range(3 if d < 8 else 1)
+    ])  # fmt: skip
+    found = judge.choices(rows, recommended=4, default=16).set_index("choice")
+    assert found.head_dim.to_dict() == {"recommended": 4, "default": 16, "best": 2}  # 8 has fewer seeds
+    assert found.behind["recommended"] == pytest.approx(0) and found.half_width["recommended"] == pytest.approx(0)
+    assert np.isnan(found.accuracy["default"]) and found.seeds["default"] == 0
+    worse = judge.choices(rows, recommended=1, default=2).set_index("choice")
+    assert worse.behind["recommended"] == pytest.approx(0.3) and worse.parameters["recommended"] == 100
+
+
+def test_costs_are_those_of_the_layer():
+    layer = Attention(TransformerConfig(32, 1, 4, 1, value_dim=32), torch.Generator())
+    made = pd.DataFrame([{"task": "permutation", "readout": "pointer", "n": 16, "intervention": "none", "heads": 1,
+                          "qk_dim": 4, "seed": 0, "accuracy": 1.0}])  # fmt: skip
+    row = judge.trained_rows("permutation", "scores", pd.DataFrame(), made).iloc[0]
+    assert row.parameters == sum(value.numel() for part in (layer.query, layer.key) for value in part.parameters())
+    with torch.utils.flop_counter.FlopCounterMode(display=False) as counter:
+        q, k = layer.queries_keys(draw(1, 16, 32))
+        q @ k.mT
+    assert row.flops == counter.get_total_flops()
+
+
+# Heads cut down
+
+
+@pytest.mark.parametrize("model", [RouteEncoder, KeywordTransformer])
+def test_layers_cut_down(model):
+    torch.manual_seed(0)
+    whole = model().double()
+    heads = 1 if model is KeywordTransformer else 8
+    dims = whole.layers[0].q.out_features // heads
+    before = [(layer.q.weight.clone(), layer.k.weight.clone()) for layer in whole.layers]
+    assert truncation._cut_layers(whole, dims) == pytest.approx(1)
+    for (q, k), layer in zip(before, whole.layers, strict=True):
+        for h in range(heads):
+            part = slice(h * dims, (h + 1) * dims)
+            torch.testing.assert_close(layer.q.weight[part].T @ layer.k.weight[part], q[part].T @ k[part])
+    kept = truncation._cut_layers(whole, 3)
+    product = before[-1][0][:dims].T @ before[-1][1][:dims]
+    sigma = torch.linalg.svdvals(product)
+    cut = whole.layers[-1].q.weight[:dims].T @ whole.layers[-1].k.weight[:dims]
+    assert torch.linalg.matrix_rank(cut) == 3 and 0 < kept < 1
+    assert (product - cut).norm().item() == pytest.approx(sigma[3:].square().sum().sqrt().item())
+
+
+def test_planes_of_rotation_cut():
+    """Queries lose whole pairs of dimensions that turn together: scores at every distance lose the same terms."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(hidden_size=32, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+                                      num_hidden_layers=1, intermediate_size=8, vocab_size=8)  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).double()
+    assert truncation._cut_planes(model, 8) == pytest.approx(1)
+    kept = truncation._cut_planes(model, 4)
+    rows = model.model.layers[0].self_attn.q_proj.weight.view(4, 2, 4, 32).abs().sum(-1) > 0
+    assert torch.equal(rows[:, 0], rows[:, 1]) and (rows[:, 0].sum(-1) == 2).all() and 0.5 <= kept < 1
+    for rank in (3, 10):
+        with pytest.raises(ValueError, match="rank must be even and at most 8"):
+            truncation._cut_planes(model, rank)
+
+
+def test_biases_are_cut_with_the_weights():
+    layer = Attention(TransformerConfig(12, 2, 5, 1), torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        for part in (layer.query, layer.key):
+            part.bias.copy_(draw(10, seed=4))
+    x = draw(1, 7, 12)
+    q, k = layer.queries_keys(x)
+    before = (q @ k.mT).detach()
+    assert trained._cut(layer, 5).tolist() == pytest.approx([1, 1])
+    q, k = layer.queries_keys(x)
+    torch.testing.assert_close(q @ k.mT, before)
+    kept = trained._cut(layer, 2)
+    q, k = layer.queries_keys(x)
+    assert (kept < 1).all() and (torch.linalg.matrix_rank(q @ k.mT) == 2).all()
+
+
+def test_a_trained_model_is_left_as_it_was(tmp_path, monkeypatch):
+    monkeypatch.setenv("ATTNRANK_RUNS", str(tmp_path))
+    trained._whole.cache_clear()
+    whole = runs.accuracy(**TINY)
+    rows = {rank: trained.truncated_vits(**TINY, rank=rank) for rank in (1, 4)}
+    assert rows[4]["test_accuracy"] == pytest.approx(whole["accuracy"], abs=0.01)
+    assert rows[4]["kept"] == pytest.approx(1)
+    assert rows[1]["kept"] < 1 and rows[1] == trained.truncated_vits(**TINY, rank=1)
+    trained._whole.cache_clear()
+
+
+@pytest.mark.skipif(not pretrained.at_hand("route_tsp20"), reason="the trained models are not at hand")
+def test_the_whole_model_is_at_full_rank():
+    row = truncation.truncated_heads("route_tsp20", 16)
+    assert row["same"] == 1 and abs(row["excess"]) < 1e-9 and row["kept"] == pytest.approx(1)
+    assert dataclasses.asdict(truncation.EXPERIMENTS["truncated_heads"].repeats)["rtol"] == 1e-6

@@ -1,0 +1,38 @@
+"""The picture of layers and heads: a square for each, and a ring for each head above its bound."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+
+from attnrank import report
+
+
+def frame():
+    """Two layers, of two heads and of three."""
+    return pd.DataFrame(
+        {
+            "layer": ["a", "a", "b", "b", "b"],
+            "head": [0, 1, 0, 1, 2],
+            "n": 10,
+            "hardmax_rank": [1.0, 5.0, 6.5, 9.0, 2.0],
+            "bound": 6.0,
+        }
+    )
+
+
+def test_squares_and_rings():
+    fig, ax = plt.subplots()
+    report.draw_heads(ax, frame())
+    drawn = np.ma.filled(ax.images[0].get_array(), np.nan)
+    np.testing.assert_allclose(drawn, [[0.1, 0.5, np.nan], [0.65, 0.9, 0.2]])
+    (rings,) = ax.lines
+    assert sorted(zip(*rings.get_data(), strict=True)) == [(0, 1), (1, 1)]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["1", "2"]
+    plt.close(fig)
+
+
+def test_the_figure_grows_with_the_model():
+    small, large = (report.heads_figure_size(frame().assign(head=lambda f, k=k: f["head"] * k)) for k in (1, 12))
+    assert large[0] > small[0] and large[1] == small[1]
