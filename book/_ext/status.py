@@ -90,7 +90,8 @@ class Status(SphinxDirective):
             sessions = record["sessions"]
             self.env.note_dependency(str(RESULTS / f"{record['name']}.json"))
             rows.append([
-                self.file(f"{record['name']}.csv"), self.chapter(record["chapter"]), f"{rows_of(record):,}" + " so far" * (record["status"] != "complete"),
+                self.file(f"{record['name']}.csv"), self.chapter(record["chapter"]),
+                f"{rows_of(record):,}" + " so far" * (record["status"] != "complete"),
                 record["repeats"]["kind"], several([session["device"] for session in sessions]), dates(record),
                 duration(seconds(record)), several([session["torch"].split("+")[0] for session in sessions]),
             ])  # fmt: skip

@@ -62,7 +62,8 @@ def test_interventions_change_what_they_say(name):
     changed = {
         field.name for field in dataclasses.fields(config) if getattr(config, field.name) != getattr(plain, field.name)
     }
-    expected = {"none": set(), "sharp": {"temperature"}, "uniform": {"temperature"}, "learned_temperature": {"learn_temperature"},
+    expected = {"none": set(), "sharp": {"temperature"}, "uniform": {"temperature"},
+                "learned_temperature": {"learn_temperature"},
                 "tied_qk_norm": {"tied", "qk_norm"},
                 "frozen_qk_norm": {"frozen", "qk_norm"}}  # fmt: skip
     assert changed == expected.get(name, {name})

@@ -71,8 +71,9 @@ def judged(rows: pd.DataFrame, made: list[Prediction]) -> pd.DataFrame:
         verdict = _verdict(accuracy, expected) if accuracy is not None and seeds >= SEEDS else None
         found.append({
             "what": each.what, "rank": None if rank is None else rank.mean, "expected": expected,
-            "accuracy": None if accuracy is None else accuracy.mean, "low": None if seeds < 2 else accuracy.low,
-            "high": None if seeds < 2 else accuracy.high, "seeds": seeds, "verdict": verdict,
+            "accuracy": None if accuracy is None else accuracy.mean,
+            "low": None if accuracy is None or seeds < 2 else accuracy.low,
+            "high": None if accuracy is None or seeds < 2 else accuracy.high, "seeds": seeds, "verdict": verdict,
         })  # fmt: skip
     return pd.DataFrame(found)
 

@@ -42,6 +42,7 @@ EXPERIMENTS = {
             *_contests("squared", ("adelie",), ">= 1", _SIZES, shares=(0.02,), rounds=3),
             *_contests("squared", ("path",), "<= 5", _SIZES, shares=(0.02,), rounds=3),
             *_contests("squared", ("CVXPY, CLARABEL",), ">= 30", [(200, 64, 32)], rounds=1),
+            *_contests("squared", ("CVXPY, CLARABEL",), ">= 30", [(1000, 64, 32)], shares=(0.1,), rounds=1),
             *_contests("cross_entropy", ("CVXPY, CLARABEL",), ">= 20", [(200, 64, 32)], rounds=1),
             *_contests("nuclear", ("CVXPY, CLARABEL", "CVXPY, SCS"), ">= 20", [(200, 16, 8)], gap=1e-7, rounds=3),
             *_contests("nuclear", ("CVXPY, CLARABEL",), ">= 20", [(200, 64, 8)], gap=1e-7, rounds=1),
@@ -71,13 +72,15 @@ EXPERIMENTS = {
     "convex_scale": Experiment(
         "What memory and time does the solver need, by samples, tokens and dimension?",
         convex_scale,
-        quick=grid(samples=[200], n=[16], d=[4], share=[0.1]),
+        quick=grid(loss=["squared"], samples=[200], n=[16], d=[4], share=[0.1]),
         paper=[
-            {"samples": samples, "n": n, "d": d, "share": 0.1}
-            for samples, n, d in (
-                (1250, 64, 48), (5000, 64, 48), (20_000, 64, 48),
-                (5000, 16, 48), (5000, 256, 48), (5000, 64, 12), (5000, 64, 192),
+            {"loss": loss, "samples": samples, "n": n, "d": d, "share": 0.1}
+            for loss, sizes in (
+                ("squared", ((1250, 64, 48), (5000, 64, 48), (20_000, 64, 48),
+                             (5000, 16, 48), (5000, 256, 48), (5000, 64, 12), (5000, 64, 192))),
+                ("cross_entropy", ((1250, 64, 48), (5000, 64, 48), (20_000, 64, 48))),
             )
+            for samples, n, d in sizes
         ],
         chapter=CHAPTER,
         repeats=Exact(),

@@ -26,20 +26,21 @@ def work():
     x *= 0.3
     x += pixels[:, :, None] * r.standard_normal(({n}, {d}))
     x = torch.from_numpy(x)
-    y = torch.from_numpy(np.where(digits.target[rows] % 2, 1.0, -1.0))
-    beta = {share} * convex.beta_max(x, y)
+    y = torch.from_numpy(np.where(digits.target[rows] % 2, 1.0, {low}))
+    beta = {share} * convex.beta_max(x, y, loss={loss!r})
     start = time.perf_counter()
-    solution = convex.solve(x, y, beta)
+    solution = convex.solve(x, y, beta, loss={loss!r})
     print(time.perf_counter() - start, len(solution.active), solution.relative_gap, solution.iterations)
 """
 
 
-def convex_scale(samples: int, n: int, d: int, share: float) -> Setting:
+def convex_scale(loss: str, samples: int, n: int, d: int, share: float) -> Setting:
     """GiB of the tokens, peak GiB of making them and solving, seconds of solving alone, active tokens and gap.
 
     In a process of its own, one thread, cold, to a relative gap of 1e-9 at beta = share beta_max.
     """
-    code = PROGRAM.format(samples=samples, n=n, d=d, share=share)
+    low = 0.0 if loss == "cross_entropy" else -1.0  # probabilities, or centred classes
+    code = PROGRAM.format(samples=samples, n=n, d=d, share=share, loss=loss, low=low)
     extra, printed = extra_memory_and_output(code)
     seconds, active, gap, steps = printed.split()
     return {

@@ -96,7 +96,8 @@ def taught(
     n, d = x.shape[1:]
     generator = generator_of(seed, METHODS.index(method), heads)
     layer = SoftmaxLayer(d, heads, QK_DIM, generator) if method == "softmax" else FreeLayer(n, d, heads, generator)
-    student, setting = Student(layer, optimum, three), [teacher, method, share, heads, count, tested, passes, rate, seed]
+    student = Student(layer, optimum, three)
+    setting = [teacher, method, share, heads, count, tested, passes, rate, seed]
     folder = runs_folder()
     path = None if folder is None else folder / f"student-{'-'.join(map(str, setting))}{training.ENDING}"
     if path is not None and path.exists():
@@ -111,6 +112,7 @@ def taught(
     return student
 
 
+@torch.enable_grad()
 def _train(student: Student, beta: float, passes: int, rate: float, seed: int) -> None:
     """Adam on batches of the objective divided by the number of texts, with a step size that falls linearly to 0."""
     model, lesson = student.model, student.lessons[0]
@@ -118,7 +120,8 @@ def _train(student: Student, beta: float, passes: int, rate: float, seed: int) -
     count, batches = len(x), -(-len(x) // BATCH)
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     looks = {round(share * passes) for share in LOOKS}
-    cost = _flops(model, count, *x.shape[1:], batches)
+    n, d = x.shape[1:]
+    cost = _flops(model, count, n, d, batches)
     seconds = 0.0
     for done in range(passes + 1):
         if done in looks:
@@ -165,8 +168,8 @@ def _cholesky(shape: Any, *rest: Any, **options: Any) -> int:
 
 def _substitution(first: Any, second: Any, *rest: Any, **options: Any) -> int:
     """2 n^2 for each right-hand side, of triangular equations or of both that a Cholesky factor makes."""
-    square = first if first[-1] == first[-2] else second
-    return int(2 * square[-1] ** 2 * max(first[-1], second[-1]))
+    matrix, right = (first, second) if first[-1] == first[-2] else (second, first)
+    return int(2 * matrix[-1] ** 2 * right[-1])
 
 
 def _eigen(shape: Any, *rest: Any, **options: Any) -> int:

@@ -95,7 +95,7 @@ def fitted(target: str, constraint: str, seed: int) -> tuple[Tensor, Tensor]:
         return convex.solve(x, y, SHARE * convex.beta_max(x, y), tol=1e-10).z, truth
     flat = x.flatten(1)
     largest = torch.linalg.matrix_norm((flat.mT @ y).view(truth.shape), 2).item()
-    return nuclear_norm_program(flat, y[:, None], SHARE * largest, tuple(truth.shape)).z.view_as(truth), truth
+    return nuclear_norm_program(flat, y[:, None], SHARE * largest, (TOKENS, DIMENSION)).z.view_as(truth), truth
 
 
 def constraint_norms(target: str, constraint: str, seeds: int) -> Setting:

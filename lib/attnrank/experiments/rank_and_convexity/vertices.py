@@ -8,7 +8,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from attnrank import _check, convex, hardmax_rank_of, numerical_rank
-from attnrank.experiments.convex_attention.training import _gradients, data
+from attnrank.experiments.convex_attention.training import _gradients, data, to_simplex
 from attnrank.experiments.shared.statistics import seeded, summary
 from attnrank.sweep import Setting
 
@@ -17,17 +17,16 @@ KINDS = ("noise", "permutation", "two blocks", "mean")
 
 
 def softmax_vertices(attention: str, rate: float, seeds: int, steps: int) -> Setting:
-    """Gradient descent from near the optimum of the toy program, each head on its token: what is left after ``steps``.
+    """Gradient descent from near the optimum of the toy, each head on its token: what is left after ``steps``.
+
+    The toy without the token whose optimal row is so short that descent loses it.
 
     ``attention``: "softmax" of logits, or "projected" to the simplex. The gap is (objective - optimum) / optimum;
     ``missing`` the largest weight that a head gives to other tokens than its own, ``logit_gap`` the smallest
     difference of the logits of its token and another, 0 where weights are projected. Medians over seeds.
     """
-    from attnrank.experiments.convex_attention.training import to_simplex
-
     _check.choice("attention", attention, ("softmax", "projected"))
-    x, y, beta = data("toy")
-    optimum = convex.solve(x, y, beta, tol=1e-12)
+    x, y, beta, optimum = _large_rows_only()
     heads = convex.to_heads(optimum.z)
     own = heads.attention.argmax(1)
     draws = [seeded(seed) for seed in range(_check.integer("seeds", seeds, minimum=1))]
@@ -56,6 +55,14 @@ def softmax_vertices(attention: str, rate: float, seeds: int, steps: int) -> Set
         "missing": float(np.median(missing.amax(1))),
         "logit_gap": float(np.median(margin)),
     }
+
+
+def _large_rows_only() -> tuple[Tensor, Tensor, float, convex.Solution]:
+    """The toy without active tokens whose rows are shorter than a tenth of the longest, and its optimum."""
+    x, y, beta = data("toy")
+    sizes = convex.solve(x, y, beta, tol=1e-12).z.norm(dim=1)
+    x = x[:, (sizes == 0) | (sizes > 0.1 * sizes.max())]
+    return x, y, beta, convex.solve(x, y, beta, tol=1e-12)
 
 
 def sequence_targets(kind: str, samples: int, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
