@@ -71,8 +71,9 @@ def judged(rows: pd.DataFrame, made: list[Prediction]) -> pd.DataFrame:
         verdict = _verdict(accuracy, expected) if accuracy is not None and seeds >= SEEDS else None
         found.append({
             "what": each.what, "rank": None if rank is None else rank.mean, "expected": expected,
-            "accuracy": None if accuracy is None else accuracy.mean, "low": None if seeds < 2 else accuracy.low,
-            "high": None if seeds < 2 else accuracy.high, "seeds": seeds, "verdict": verdict,
+            "accuracy": None if accuracy is None else accuracy.mean,
+            "low": None if accuracy is None or seeds < 2 else accuracy.low,
+            "high": None if accuracy is None or seeds < 2 else accuracy.high, "seeds": seeds, "verdict": verdict,
         })  # fmt: skip
     return pd.DataFrame(found)
 
@@ -92,7 +93,7 @@ def rank_slope(rows: pd.DataFrame, column: str = "rank_before") -> Difference | 
     The interval is Student's over the seeds.
     """
     wide = rows[rows.seed < SEEDS].pivot_table(index=list(SHAPE), columns="seed", values=["accuracy", column]).dropna()
-    if len(wide) < 4 or wide["accuracy"].shape[1] < SEEDS or wide[column].to_numpy().std() == 0:
+    if len(wide) < 4 or wide["accuracy"].shape[1] < SEEDS or np.ptp(wide[column].to_numpy()) == 0:
         return None
     slopes = pd.DataFrame({
         "seed": range(SEEDS), "arm": 1,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -29,6 +30,8 @@ INTERVENTIONS: dict[str, dict] = {
 #: Times sqrt(d_qk).
 TEMPERATURES = {"sharp": 0.25, "uniform": 1e9}
 PROBE_IMAGES = 32
+#: Runs that differ in these take the same time.
+SAME_SHAPE = ("seed", "epoch", "layer")
 #: What `accuracy_ranks` measures.
 RANKS = ("hardmax", "rank_at_tenth", "rank_at_hundredth", "stable")
 
@@ -145,6 +148,12 @@ def runs_folder() -> Path | None:
 
 def seconds_to_train(setting: Setting) -> float:
     """About what it takes to train a run, on one core that is shared with others: 5e8 operations a second."""
+    return _seconds_of_shape(tuple((name, value) for name, value in setting.items() if name not in SAME_SHAPE))
+
+
+@lru_cache(maxsize=256)
+def _seconds_of_shape(shape: tuple[tuple[str, Any], ...]) -> float:
+    setting = dict(shape) | {"seed": 0}
     images = SOURCES[setting["dataset"]].rows("train") * setting["epochs"]
     return training_flops(untrained(setting), images) / 5e8
 

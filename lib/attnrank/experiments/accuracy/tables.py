@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from attnrank.experiments.accuracy.arms import BASES, all_arms, completing, core, deciding, only_scores, runs
 from attnrank.experiments.accuracy.runs import (
@@ -14,7 +15,6 @@ from attnrank.experiments.accuracy.runs import (
 )
 from attnrank.experiments.experiment import Experiment, Statistical
 from attnrank.sweep import Setting
-
 
 DIGITS, PHOTOGRAPHS = BASES["digits"], BASES["photographs"]
 
@@ -82,7 +82,7 @@ _ACCURACY = {"accuracy": 0.02, "best_accuracy": 0.02, "test_loss": 0.05, "train_
              "rank_after_all": 0.05}  # fmt: skip
 _CURVES = {"train_loss": 0.05, "train_accuracy": 0.02, "test_loss": 0.1, "test_accuracy": 0.03}
 _RANKS = dict.fromkeys((*RANKS, "hardmax_least", "hardmax_most"), 0.05)
-_OF_RUNS = {"chapter": "accuracy", "data": "dataset", "seconds_again": seconds_to_train}
+_OF_RUNS: dict[str, Any] = {"chapter": "accuracy", "data": "dataset", "seconds_again": seconds_to_train}
 
 EXPERIMENTS = {
     "accuracy": Experiment(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -64,7 +65,7 @@ def _outcome(model: str, rank: int | None) -> tuple[Tensor, Tensor, float, float
 
 
 @torch.no_grad()
-def _route(model: nn.Module, name: str) -> tuple[Tensor, Tensor]:
+def _route(model: Any, name: str) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(18)
     points = torch.rand(PROBLEMS, _points(name), 2, generator=generator, dtype=torch.float64)
     tours = torch.cat([model.tour(some) for some in points.split(100)])
@@ -113,7 +114,7 @@ def _rank(model: nn.Module, name: str) -> float:
 
 
 @torch.no_grad()
-def _cut_layers(model: nn.Module, rank: int) -> float:
+def _cut_layers(model: Any, rank: int) -> float:
     """Cut the heads of all layers down, the rest of their dimensions zero; returns the share kept, mean over heads."""
     shares = []
     for layer in model.layers:
@@ -128,7 +129,7 @@ def _cut_layers(model: nn.Module, rank: int) -> float:
 
 
 @torch.no_grad()
-def _cut_planes(model: nn.Module, rank: int) -> float:
+def _cut_planes(model: Any, rank: int) -> float:
     """Keep ``rank`` / 2 planes of rotation of each head, set the queries of the others to 0; returns the share kept."""
     if _check.integer("rank", rank, minimum=2) % 2 or rank > model.config.head_dim:
         raise ValueError(f"rank must be even and at most {model.config.head_dim}, got {rank}")

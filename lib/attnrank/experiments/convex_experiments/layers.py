@@ -21,7 +21,10 @@ class SoftmaxLayer(nn.Module):
 
     def __init__(self, d: int, heads: int, qk_dim: int, generator: torch.Generator) -> None:
         super().__init__()
-        draw = lambda *shape, std: nn.Parameter(std * torch.randn(*shape, generator=generator))
+
+        def draw(*shape: int, std: float) -> nn.Parameter:
+            return nn.Parameter(std * torch.randn(*shape, generator=generator))
+
         std = d**-0.5 * qk_dim**-0.25
         self.query, self.key = draw(heads, d, qk_dim, std=std), draw(heads, d, qk_dim, std=std)
         self.value, self.output = draw(heads, d, std=d**-0.5), draw(heads, std=heads**-0.5)

@@ -26,9 +26,9 @@ def modular_runs(
 
     ``attention`` is that of `network.ATTENTIONS`. A run ends after ``steps``, or some looks after it has generalised;
     ``done`` is the step of its end. ``fitted_at`` and ``generalised_at`` are the steps of the first looks, every 50
-    steps, at which 95 % of the equations trained on, and of the others, are right; ``rising_at`` is that of the last
-    look before at which at most 25 % of the others are. For the columns ``_before``, ``_after`` and ``_share`` see
-    `moments.movement`.
+    steps, at which 95 % of the equations trained on, and of the others, are right, ``half_at`` that at which half of
+    the others are; ``rising_at`` is that of the last look before ``generalised_at`` at which at most 25 % of them are.
+    For the columns ``_before``, ``_after`` and ``_share`` see `moments.movement`.
     """
     setting = {name: value for name, value in locals().items() if name != "folder"}
     model, run, stopped = trained(setting, folder)
@@ -38,6 +38,7 @@ def modular_runs(
         "done": float(LOOK * looks[-1]["epoch"]),
         "fitted_at": _real(learned_at(looks, "fit")),
         "rising_at": None if found is None else float(LOOK * found[0]),
+        "half_at": _real(learned_at(looks, "test", 0.5)),
         "generalised_at": _real(learned_at(looks, "test")),
         "fit_accuracy": looks[-1]["fit_accuracy"],
         "test_accuracy": looks[-1]["test_accuracy"],

@@ -83,20 +83,16 @@ def taught(
     """
     _check.choice("method", method, METHODS)
     three = lessons(teacher, count, tested, seed)
-    x, y = three[0].x.double(), three[0].target
-    beta = share * convex.beta_max(x, y)
-    started = time.process_time()
-    with FlopCounterMode(display=False, custom_mapping=FACTORISATIONS) as counter:
-        optimum = convex.solve(x, y, beta, tol=TOLERANCE)
-    seconds = time.process_time() - started
+    optimum, operations, seconds = _optimum(teacher, share, count, tested, seed)
     if method == "program":
         student = Student(Linear(optimum.z), optimum, three)
-        student.looks.append(_look(student, 1.0, counter.get_total_flops(), seconds, optimum.primal))
+        student.looks.append(_look(student, 1.0, operations, seconds, optimum.primal))
         return student
-    n, d = x.shape[1:]
+    n, d = three[0].x.shape[1:]
     generator = generator_of(seed, METHODS.index(method), heads)
     layer = SoftmaxLayer(d, heads, QK_DIM, generator) if method == "softmax" else FreeLayer(n, d, heads, generator)
-    student, setting = Student(layer, optimum, three), [teacher, method, share, heads, count, tested, passes, rate, seed]
+    student = Student(layer, optimum, three)
+    setting = [teacher, method, share, heads, count, tested, passes, rate, seed]
     folder = runs_folder()
     path = None if folder is None else folder / f"student-{'-'.join(map(str, setting))}{training.ENDING}"
     if path is not None and path.exists():
@@ -104,13 +100,26 @@ def taught(
         layer.load_state_dict(weights)
         student.looks = [Look(**look) for look in record["looks"]]
         return student
-    _train(student, beta, passes, rate, seed)
+    _train(student, optimum.beta, passes, rate, seed)
     if path is not None:
         looks = [asdict(look) for look in student.looks]
         training.save(path, layer.state_dict(), {"run": {"student": setting}, "looks": looks})
     return student
 
 
+@lru_cache(maxsize=32)
+def _optimum(teacher: str, share: float, count: int, tested: int, seed: int) -> tuple[convex.Solution, float, float]:
+    """The program solved, with the operations and the seconds that it took."""
+    lesson = lessons(teacher, count, tested, seed)[0]
+    x, y = lesson.x.double(), lesson.target
+    beta = share * convex.beta_max(x, y)
+    started = time.process_time()
+    with FlopCounterMode(display=False, custom_mapping=FACTORISATIONS) as counter:
+        solution = convex.solve(x, y, beta, tol=TOLERANCE)
+    return solution, float(counter.get_total_flops()), time.process_time() - started
+
+
+@torch.enable_grad()
 def _train(student: Student, beta: float, passes: int, rate: float, seed: int) -> None:
     """Adam on batches of the objective divided by the number of texts, with a step size that falls linearly to 0."""
     model, lesson = student.model, student.lessons[0]
@@ -118,7 +127,8 @@ def _train(student: Student, beta: float, passes: int, rate: float, seed: int) -
     count, batches = len(x), -(-len(x) // BATCH)
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     looks = {round(share * passes) for share in LOOKS}
-    cost = _flops(model, count, *x.shape[1:], batches)
+    n, d = x.shape[1:]
+    cost = _flops(model, count, n, d, batches)
     seconds = 0.0
     for done in range(passes + 1):
         if done in looks:
@@ -165,8 +175,8 @@ def _cholesky(shape: Any, *rest: Any, **options: Any) -> int:
 
 def _substitution(first: Any, second: Any, *rest: Any, **options: Any) -> int:
     """2 n^2 for each right-hand side, of triangular equations or of both that a Cholesky factor makes."""
-    square = first if first[-1] == first[-2] else second
-    return int(2 * square[-1] ** 2 * max(first[-1], second[-1]))
+    matrix, right = (first, second) if first[-1] == first[-2] else (second, first)
+    return int(2 * matrix[-1] ** 2 * right[-1])
 
 
 def _eigen(shape: Any, *rest: Any, **options: Any) -> int:

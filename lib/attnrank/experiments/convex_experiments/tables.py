@@ -19,7 +19,7 @@ from attnrank.sweep import Setting
 
 CHAPTER = "convex_experiments"
 #: How many of the runs of a series, from the first, are finished and published.
-FINISHED = {"p = 17": 9}
+FINISHED = {"p = 17": 9, "p = 11": 2}
 
 
 def finished() -> list[Setting]:
@@ -53,9 +53,8 @@ METHODS = {
     "softmax": {"heads": 4, "passes": 40, "rate": 0.01}, "heads": {"heads": 64, "passes": 300, "rate": 0.01},
     "program": {"heads": 64, "passes": 1, "rate": 0.0},
 }  # fmt: skip
-SHARES = (0.3, 0.1, 0.03, 0.01)
-#: The seed on which step sizes are compared, and those of the comparison.
-RATES, SEEDS = 9, range(5)
+SHARES = (0.1, 0.03, 0.01, 0.003)
+SEEDS = range(5)
 
 
 def _students(
@@ -68,22 +67,9 @@ def _students(
     ]  # fmt: skip
 
 
-def _rates() -> list[Setting]:
-    """Step sizes beside the one that is used, at one beta."""
-    return [
-        one | {"rate": rate} for rate in (0.003, 0.01, 0.03) for one in _students([RATES], shares=[0.1])
-        if one["method"] != "program"
-    ]  # fmt: skip
-
-
-def student_settings() -> list[Setting]:
-    """Settings of the table of students: five seeds, and step sizes on another."""
-    return [*_students(SEEDS), *_rates()]
-
-
 _TINY_STUDENTS = _students([0], teacher="docstrings", shares=[0.1], count=40, tested=40, passes=4, heads=4)
 _TINY = [one | {"width": 8} for one in runs(5, attentions=("softmax", "convex"), steps=100, seeds=[0])]
-_STEPS = ("done", "fitted_at", "rising_at", "generalised_at")
+_STEPS = ("done", "fitted_at", "rising_at", "half_at", "generalised_at")
 _RANKS = tuple(name for name in SHOWN if name.endswith(("_1", "_2")))
 _OF_RUNS = {
     **dict.fromkeys(_STEPS, 500.0), **dict.fromkeys(("fit_accuracy", "test_accuracy", "best_accuracy"), 0.05),
@@ -130,7 +116,7 @@ EXPERIMENTS = {
         "How near does a student come to its teacher: softmax attention, heads of (8), and the certified program (9)?",
         student_runs,
         quick=_TINY_STUDENTS,
-        paper=student_settings(),
+        paper=_students(SEEDS),
         chapter=CHAPTER,
         data="teacher",
         repeats=Statistical(_OF_STUDENTS, ignored=("seconds",)),
@@ -150,7 +136,7 @@ EXPERIMENTS = {
         "Which positions does a student attend to, and does it depend on the text?",
         student_maps,
         quick=[one | {"position": 3} for one in _TINY_STUDENTS],
-        paper=[one | {"position": position} for one in _students([0], shares=[0.03]) for position in range(64)],
+        paper=[one | {"position": position} for one in _students([0], shares=[0.01]) for position in range(64)],
         chapter=CHAPTER,
         data="teacher",
         repeats=Statistical({"mean": 0.01, "over_texts": 0.01}),

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Int32, Int64
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
 
 from attnrank import _check, data
+from attnrank._optional import optional
 from attnrank.models import PADDING
+
+if TYPE_CHECKING:
+    import tokenizers
+else:
+    tokenizers = optional("tokenizers", "models")
 
 KINDS = ("words", "subwords")
 UNKNOWN = 1
@@ -20,7 +25,7 @@ LONGEST = 1024
 
 
 @lru_cache(maxsize=4)
-def tokenizer(dataset: str, kind: str, vocabulary: int) -> Tokenizer:
+def tokenizer(dataset: str, kind: str, vocabulary: int) -> tokenizers.Tokenizer:
     """A tokenizer with at most so many tokens, of which 0 is padding and 1 stands for what is unknown.
 
     Texts are in lower case without HTML line breaks, cut at spaces and around punctuation. ``words`` keeps the most
@@ -32,9 +37,10 @@ def tokenizer(dataset: str, kind: str, vocabulary: int) -> Tokenizer:
         "special_tokens": ["[padding]", "[unknown]"],
     }  # fmt: skip
     words = _check.choice("kind", kind, KINDS) == "words"
-    made = Tokenizer(models.WordLevel(unk_token="[unknown]") if words else models.BPE(unk_token="[unknown]"))
+    models, normalizers, trainers = tokenizers.models, tokenizers.normalizers, tokenizers.trainers
+    made = tokenizers.Tokenizer((models.WordLevel if words else models.BPE)(unk_token="[unknown]"))
     made.normalizer = normalizers.Sequence([normalizers.Replace("<br />", " "), normalizers.Lowercase()])
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     trainer = trainers.WordLevelTrainer(**special) if words else trainers.BpeTrainer(**special)
     made.train_from_iterator(data.texts(dataset)[0], trainer)
     return made
