@@ -84,7 +84,7 @@ _OF_CURVES = {
 _ERRORS = dict.fromkeys(("valid_error", "test_error", "fixed_error", "agreement", "accuracy"), 0.1)
 _OF_STUDENTS = _ERRORS | {"beta": 100.0, "objective": 100.0, "excess": 1.0, "certificate": 1.0, "active": 10.0,
                           "attended": 10.0, "operations": 1e12}  # fmt: skip
-_OF_TRACES = {"operations": 1e12, "objective": 1e3, "valid_error": 1.0, "test_error": 1.0}
+_OF_TRACES = {"done": 1.0, "operations": 1e12, "objective": 1e3, "valid_error": 1.0, "test_error": 1.0}
 
 
 def _looks(setting: Setting) -> int:
