@@ -245,7 +245,7 @@ def student_traces(
     looks = taught(**setting).looks
     found = looks[min(_check.integer("look", look, minimum=0), len(looks) - 1)]
     return {
-        "done": found.passes, "operations": found.operations, "seconds": round(found.seconds, 2),
+        "done": float(found.passes), "operations": found.operations, "seconds": round(found.seconds, 2),
         "objective": found.objective, "valid_error": found.valid_error, "test_error": found.test_error,
     }  # fmt: skip
 
