@@ -21,7 +21,7 @@ from attnrank.sweep import Setting
 #: Columns that say how often something is repeated, each time at the same cost.
 REPETITIONS = (
     "samples", "draws", "heads", "images", "sequences", "repetitions", "steps", "layers", "epochs", "instances",
-    "problems",
+    "problems", "texts", "starts",
     "seeds",
 )  # fmt: skip
 #: Columns that say how large something is, and so neither repeat nor leave it alone. Every whole number but the seed is
@@ -30,7 +30,7 @@ SIZES = (
     "n", "d", "d_h", "head_dim", "largest", "content", "rotary", "query_latent", "key_latent", "width", "embed_dim",
     "window", "patch", "depth", "layer", "vocabulary", "digits", "batch", "threads", "rounds", "qk_dim", "wanted",
     "value_dim", "mlp_width", "epoch", "step", "head", "rank", "outputs", "resample",
-    "p", "gates", "point", "passes", "count", "tested", "look", "position",
+    "p", "gates", "point", "passes", "count", "tested", "look", "position", "length", "ngrams",
 )  # fmt: skip
 #: The head dimension under each of its names.
 HEAD_DIM = ("d_h", "head_dim", "qk_dim", "largest", "content")
@@ -63,7 +63,7 @@ def _shape(setting: Setting) -> tuple[float, float, float, float]:
     repetitions = [setting[name] for name in REPETITIONS if name in setting]
     if not repetitions:
         return 0.0, 0.0, 0.0, 0.0
-    n = float(setting.get("n") or _patches(setting))
+    n = float(setting.get("n") or setting.get("length") or _patches(setting))
     heads, d_h = math.prod(repetitions) * setting.get("layer", 1), 0.0
     if "repetitions" in setting:  # a whole curve of heads
         heads, d_h = heads * len(CURVE), sum(CURVE) / len(CURVE)
