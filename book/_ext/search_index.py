@@ -89,7 +89,7 @@ def records(app: Sphinx, doctree: nodes.document, page: str) -> list[dict[str, s
             found.append({
                 "address": f"{app.builder.get_target_uri(page)}#{term['ids'][0]}",
                 "page": title,
-                "title": text_of(term).strip(),
+                "title": text_of(term).strip() if "api" not in entry.parent["classes"] else term["ids"][0],
                 "text": re.sub(r"\s+", " ", " ".join(text_of(child) for child in entry.children[1:])).strip(),
             })  # fmt: skip
     return found

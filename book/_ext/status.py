@@ -87,11 +87,10 @@ class Status(SphinxDirective):
     def tables(self) -> nodes.Node:
         rows: list[list[nodes.Node | str]] = []
         for record in records():
-            sessions = record["sessions"]
+            sessions, so_far = record["sessions"], " so far" * (record["status"] != "complete")
             self.env.note_dependency(str(RESULTS / f"{record['name']}.json"))
             rows.append([
-                self.file(f"{record['name']}.csv"), self.chapter(record["chapter"]),
-                f"{rows_of(record):,}" + " so far" * (record["status"] != "complete"),
+                self.file(f"{record['name']}.csv"), self.chapter(record["chapter"]), f"{rows_of(record):,}{so_far}",
                 record["repeats"]["kind"], several([session["device"] for session in sessions]), dates(record),
                 duration(seconds(record)), several([session["torch"].split("+")[0] for session in sessions]),
             ])  # fmt: skip

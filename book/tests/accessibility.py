@@ -1,7 +1,8 @@
 """axe-core on a page that is open in the browser: what breaks WCAG 2.2 AA, in words.
 
 The rules on structure see the whole page. The rules on colour are slow, and a page has thousands of words in the same
-few styles: they see one text of each style, that is of each chain of tags and classes up to the root.
+few styles: they see one text of each style, that is of each chain of tags and classes up to the root, and of a style
+that an earlier page has shown, none.
 """
 
 from __future__ import annotations
@@ -27,11 +28,17 @@ REPLACE_FORMULAS = """() => {
     }
     dispatchEvent(new Event('resize'))
 }"""
-KEEP_ONE_OF_EACH_STYLE = """() => {
+# Coloured code is thousands of elements that say nothing about structure; it comes back for the colours.
+PLAIN_CODE = """() => {
+    window.coloured = [...document.querySelectorAll('pre')].map(pre => [pre, [...pre.childNodes]])
+    for (const [pre] of window.coloured) pre.textContent = pre.textContent
+}"""
+COLOURED_CODE = "() => { for (const [pre, parts] of window.coloured) pre.replaceChildren(...parts) }"
+KEEP_ONE_OF_EACH_STYLE = """known => {
     const still = document.createElement('style')
     still.textContent = '*, ::before, ::after { transition: none !important; animation: none !important }'
     document.head.append(still)
-    const paths = new Map(), seen = new Set(), kept = new Set()
+    const paths = new Map(), seen = new Set(known), kept = new Set()
     const path = e => {
         if (!e || e === document.documentElement) return ''
         if (!paths.has(e)) paths.set(e, `${path(e.parentElement)}>${e.tagName}.${e.getAttribute('class') || ''}`
@@ -48,6 +55,7 @@ KEEP_ONE_OF_EACH_STYLE = """() => {
     for (const e of [...document.body.querySelectorAll('*')]) if (!kept.has(e) && e.isConnected) e.remove()
     for (const e of kept) for (const n of [...e.childNodes])
         if (n.nodeType === 3 && n.data.length > 60) n.data = n.data.slice(0, 60)
+    return [...seen].slice(known.length)
 }"""
 SET_THEME = "theme => { document.documentElement.dataset.theme = document.documentElement.dataset.mode = theme }"
 RUN = """async options => {
@@ -62,16 +70,22 @@ def axe() -> str:
     return files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
 
 
-def violations(page: Page, *, unfold: bool) -> list[str]:
-    """What axe-core finds in the light and the dark theme. The page is spoilt by it: text is taken away."""
+def violations(page: Page, *, unfold: bool, styles: set[str]) -> list[str]:
+    """What axe-core finds in the light and the dark theme. The page is spoilt by it: text is taken away.
+
+    ``styles`` are those that were checked before at this width; those of this page are added.
+    """
     if unfold:
         page.evaluate(UNFOLD)
     page.evaluate(axe())
     page.evaluate(REPLACE_FORMULAS)
+    page.evaluate(PLAIN_CODE)
     rules = {rule: {"enabled": False} for rule in COLOUR}
     found = page.evaluate(RUN, {"runOnly": {"type": "tag", "values": LEVELS}, "rules": rules})
-    page.evaluate(KEEP_ONE_OF_EACH_STYLE)
-    for theme in ("light", "dark"):
+    page.evaluate(COLOURED_CODE)
+    new = page.evaluate(KEEP_ONE_OF_EACH_STYLE, list(styles))
+    styles.update(new)
+    for theme in ("light", "dark") if new else ():
         page.evaluate(SET_THEME, theme)
         colours = page.evaluate(RUN, {"runOnly": {"type": "rule", "values": COLOUR}})
         found += [f"{theme}: {fault}" for fault in colours]

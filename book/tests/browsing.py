@@ -99,8 +99,11 @@ def tab_of(browser: Browser, **options: Any) -> Page:
     return context.new_page()
 
 
-def visit(browser: Browser, path: Path, mode: str) -> list[str]:
-    """Open a page in a mode and return every fault: network, console, scripts, mathematics, images, overflow, axe."""
+def visit(browser: Browser, path: Path, mode: str, styles: set[str] | None = None) -> list[str]:
+    """Open a page in a mode and return every fault: network, console, scripts, mathematics, images, overflow, axe.
+
+    ``styles`` collects those whose colours were checked, for the next page of the same site in the same mode.
+    """
     faults: list[str] = []
     page = tab_of(browser, **MODES[mode])
     page.route(outside, lambda route: route.abort())
@@ -117,7 +120,7 @@ def visit(browser: Browser, path: Path, mode: str) -> list[str]:
     if mode == "phone":
         faults += [f"wider than the screen: {element}" for element in page.evaluate(OVERFLOWING)]
     if mode != "dark" and page.url == path.as_uri():  # one visit serves both themes; what it leads to is visited itself
-        faults += accessibility.violations(page, unfold=mode == "phone")
+        faults += accessibility.violations(page, unfold=mode == "phone", styles=set() if styles is None else styles)
     page.context.close()
     return [f"{path.name} ({mode}): {fault}" for fault in faults]
 

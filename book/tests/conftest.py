@@ -58,6 +58,7 @@ class SmallBook:
         names = ["_config.yml", "requirements.txt", "book/references.bib"]
         names += [f"book/_static/{name}" for name in ("logo.svg", "book.css", "book.js")]
         names += [path.relative_to(ROOT).as_posix() for path in ROOT.glob("book/_ext/*.py")]
+        names += [path.relative_to(ROOT).as_posix() for path in ROOT.glob("book/_templates/*.html")]
         for name in names:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)

@@ -117,8 +117,7 @@ class TestLinks:
 
 def test_the_filters_keep_what_fits(browser: browsing.Browser, site: Path):
     rows = report.read_ledger(BOOK / "results")
-    context = browser.new_context(**browsing.MODES["light"])
-    tab = context.new_page()
+    tab = browsing.tab_of(browser, **browsing.MODES["light"])
     tab.goto((site / "book" / "ledger.html").as_uri(), wait_until="load")
     shown = "document.querySelectorAll('tr.claim-row:not([hidden])').length"
     assert tab.evaluate(shown) == len(rows)
@@ -134,9 +133,8 @@ def test_the_filters_keep_what_fits(browser: browsing.Browser, site: Path):
     tab.locator("#ledger-words").focus()
     tab.keyboard.type("circle")
     assert 0 < tab.evaluate(shown) < len(rows)
-    context.close()
-    context = browser.new_context(**browsing.MODES["light"], java_script_enabled=False)
-    tab = context.new_page()
+    tab.context.close()
+    tab = browsing.tab_of(browser, **browsing.MODES["light"], java_script_enabled=False)
     tab.goto((site / "book" / "ledger.html").as_uri(), wait_until="load")
     assert tab.locator("tr.claim-row:visible").count() == len(rows)
-    context.close()
+    tab.context.close()

@@ -48,7 +48,12 @@ def test_what_is_not_complete_has_no_verdict():
 
 
 def test_the_slope():
-    slope = predictions.rank_slope(made(0.5))
-    assert slope.low < 0.5 < slope.high and slope.mean == pytest.approx(0.5, abs=0.02) and slope.seeds == 3
+    """Three seeds with slopes 0.49, 0.5 and 0.51: their mean, and Student's interval with two degrees of freedom."""
+    rows = made(0.5, noise=0.0)
+    rows["accuracy"] += 0.01 * (rows.seed - 1) * rows.rank_before
+    slope = predictions.rank_slope(rows)
+    assert slope.mean == pytest.approx(0.5) and slope.seeds == 3
+    half = 4.302653 * 0.01 / 3**0.5
+    assert (slope.low, slope.high) == pytest.approx((0.5 - half, 0.5 + half))
     assert predictions.rank_slope(made(0.5, seeds=2)) is None
     assert predictions.rank_slope(made(0.5).assign(rank_before=0.3)) is None

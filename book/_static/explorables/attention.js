@@ -83,10 +83,10 @@ Explorables.kinds.attention = {
     )
   },
 
-  rows: ({ n, tolerance }, { rank, numericalRank, bound, barrier }) => [
+  rows: ({ n, mask, tolerance }, { rank, numericalRank, bound, barrier }) => [
     ["Attended to (hardmax rank)", `${rank} of ${n}`, rank / n, "result"],
     ["Mean of random heads, at most", bound.toFixed(1), bound / n, "bound"],
-    ["Barrier", barrier.toFixed(1), barrier / n, "bound"],
+    [mask === "causal" ? "Limit for large heads" : "Barrier", barrier.toFixed(1), barrier / n, "bound"],
     [`Singular values ≥ ${tolerance}`, `${numericalRank} of ${n}`, numericalRank / n, "other"],
   ],
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from attnrank import _check, convex, data
 from attnrank.experiments.experiment import Exact, Experiment, Rounding
-from attnrank.experiments.shared.statistics import seeded
+from attnrank.experiments.shared.statistics import seeded, summary
 from attnrank.sweep import Setting, grid
 
 #: Patch side for each data set: 16 patches of 2 x 2 grey values, 64 patches of 4 x 4 x 3 colour values.
@@ -29,12 +28,7 @@ def active_tokens(samples: int, n: int, d: int, share: float, outputs: int, inst
         y = torch.randn(samples, outputs, generator=generator, dtype=torch.float64)
         beta = share * convex.beta_max(x, y)
         found.append(len(convex.solve(x, y, beta).active))
-    counts = np.array(found)
-    return {
-        "active_mean": counts.mean(),
-        "active_standard_error": counts.std(ddof=1) / len(counts) ** 0.5,
-        "active_max": int(counts.max()),
-    }
+    return summary("active", torch.tensor(found)) | {"active_max": max(found)}
 
 
 def patches(images: Tensor, side: int) -> Tensor:

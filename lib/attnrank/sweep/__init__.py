@@ -10,6 +10,10 @@ they are sorted in the order of the grid and replace the file in one step, and t
 checksum. Before a row is computed it is claimed by a lock that the operating system frees when its process dies, so
 that concurrent runs share the work; a row is stored at most once in any case.
 
+Why plain text and locks, and no database: a running table is the published one but for its order, so that it can be
+read, compared in git and mended by hand, and one reader checks both. A transaction would do away with the torn line
+alone; that a killed process gives up its claims, and that others wait for them, needs locks and waiting in any case.
+
 Numbers are written so that they are read back exactly. A missing result is None, stored as nan; a result that is
 computed as NaN or infinite is refused.
 """

@@ -93,7 +93,7 @@ def rank_slope(rows: pd.DataFrame, column: str = "rank_before") -> Difference | 
     The interval is Student's over the seeds.
     """
     wide = rows[rows.seed < SEEDS].pivot_table(index=list(SHAPE), columns="seed", values=["accuracy", column]).dropna()
-    if len(wide) < 4 or wide["accuracy"].shape[1] < SEEDS or wide[column].to_numpy().std() == 0:
+    if len(wide) < 4 or wide["accuracy"].shape[1] < SEEDS or np.ptp(wide[column].to_numpy()) == 0:
         return None
     slopes = pd.DataFrame({
         "seed": range(SEEDS), "arm": 1,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attnrank.experiments.convex_attention.contests import convex_contest, convex_trace
-from attnrank.experiments.convex_attention.scale import convex_scale
+from attnrank.experiments.convex_attention.scale import convex_memory, convex_scale
 from attnrank.experiments.convex_attention.training import LOOKS, METHODS, nonconvex_runs, nonconvex_trace
 from attnrank.experiments.experiment import Exact, Experiment, Rounding, Statistical
 from attnrank.sweep import Setting, grid
@@ -72,16 +72,23 @@ EXPERIMENTS = {
     "convex_scale": Experiment(
         "What memory and time does the solver need, by samples, tokens and dimension?",
         convex_scale,
-        quick=grid(loss=["squared"], samples=[200], n=[16], d=[4], share=[0.1]),
+        quick=grid(samples=[200], n=[16], d=[4], share=[0.1]),
         paper=[
-            {"loss": loss, "samples": samples, "n": n, "d": d, "share": 0.1}
-            for loss, sizes in (
-                ("squared", ((1250, 64, 48), (5000, 64, 48), (20_000, 64, 48),
-                             (5000, 16, 48), (5000, 256, 48), (5000, 64, 12), (5000, 64, 192))),
-                ("cross_entropy", ((1250, 64, 48), (5000, 64, 48), (20_000, 64, 48))),
+            {"samples": samples, "n": n, "d": d, "share": 0.1}
+            for samples, n, d in (
+                (1250, 64, 48), (5000, 64, 48), (20_000, 64, 48),
+                (5000, 16, 48), (5000, 256, 48), (5000, 64, 12), (5000, 64, 192),
             )
-            for samples, n, d in sizes
         ],
+        chapter=CHAPTER,
+        repeats=Exact(),
+        timed=True,
+    ),
+    "convex_memory": Experiment(
+        "What memory does the solver need with cross-entropy?",
+        convex_memory,
+        quick=grid(loss=["cross_entropy"], samples=[200], n=[16], d=[4], share=[0.1]),
+        paper=grid(loss=["cross_entropy"], samples=[1250, 5000], n=[64], d=[48], share=[0.1]),
         chapter=CHAPTER,
         repeats=Exact(),
         timed=True,

@@ -46,7 +46,7 @@ class Mixing(Attention):
         return (q @ self._split(self.key(x)).mT / self.temperature).softmax(-1)
 
     def forward(  # type: ignore[override]  # it has no keys of its own to be given
-        self, x: Float[Tensor, "*batch n d"], keys: None = None, *, last: bool = False
+        self, x: Float[Tensor, "*batch n d"], keys: Tensor | None = None, *, last: bool = False
     ) -> Float[Tensor, "*batch rows d"]:
         """Mixed values; every token is a key, and there is nothing to say about ``keys``."""
         mixed = self.matrices(x, last) @ self.values(x)

@@ -83,17 +83,12 @@ def taught(
     """
     _check.choice("method", method, METHODS)
     three = lessons(teacher, count, tested, seed)
-    x, y = three[0].x.double(), three[0].target
-    beta = share * convex.beta_max(x, y)
-    started = time.process_time()
-    with FlopCounterMode(display=False, custom_mapping=FACTORISATIONS) as counter:
-        optimum = convex.solve(x, y, beta, tol=TOLERANCE)
-    seconds = time.process_time() - started
+    optimum, operations, seconds = _optimum(teacher, share, count, tested, seed)
     if method == "program":
         student = Student(Linear(optimum.z), optimum, three)
-        student.looks.append(_look(student, 1.0, counter.get_total_flops(), seconds, optimum.primal))
+        student.looks.append(_look(student, 1.0, operations, seconds, optimum.primal))
         return student
-    n, d = x.shape[1:]
+    n, d = three[0].x.shape[1:]
     generator = generator_of(seed, METHODS.index(method), heads)
     layer = SoftmaxLayer(d, heads, QK_DIM, generator) if method == "softmax" else FreeLayer(n, d, heads, generator)
     student = Student(layer, optimum, three)
@@ -105,11 +100,23 @@ def taught(
         layer.load_state_dict(weights)
         student.looks = [Look(**look) for look in record["looks"]]
         return student
-    _train(student, beta, passes, rate, seed)
+    _train(student, optimum.beta, passes, rate, seed)
     if path is not None:
         looks = [asdict(look) for look in student.looks]
         training.save(path, layer.state_dict(), {"run": {"student": setting}, "looks": looks})
     return student
+
+
+@lru_cache(maxsize=32)
+def _optimum(teacher: str, share: float, count: int, tested: int, seed: int) -> tuple[convex.Solution, float, float]:
+    """The program solved, with the operations and the seconds that it took."""
+    lesson = lessons(teacher, count, tested, seed)[0]
+    x, y = lesson.x.double(), lesson.target
+    beta = share * convex.beta_max(x, y)
+    started = time.process_time()
+    with FlopCounterMode(display=False, custom_mapping=FACTORISATIONS) as counter:
+        solution = convex.solve(x, y, beta, tol=TOLERANCE)
+    return solution, float(counter.get_total_flops()), time.process_time() - started
 
 
 @torch.enable_grad()

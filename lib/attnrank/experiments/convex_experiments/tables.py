@@ -19,7 +19,7 @@ from attnrank.sweep import Setting
 
 CHAPTER = "convex_experiments"
 #: How many of the runs of a series, from the first, are finished and published.
-FINISHED = {"p = 17": 9}
+FINISHED = {"p = 17": 9, "p = 11": 2}
 
 
 def finished() -> list[Setting]:
