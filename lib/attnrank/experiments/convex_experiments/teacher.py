@@ -73,7 +73,8 @@ def teacher_accuracy(teacher: str) -> dict[str, float]:
 
 @lru_cache(maxsize=2)
 def _taught(teacher: str) -> tuple[Any, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    model, _, stopped = text.trained(TEACHERS[teacher], None)
+    with torch.enable_grad():  # whoever asks may have switched it off
+        model, _, stopped = text.trained(TEACHERS[teacher], None)
     if stopped:
         raise ValueError(f"the teacher {teacher!r} could not be trained: {stopped}")
     source = _source(TEACHERS[teacher])
