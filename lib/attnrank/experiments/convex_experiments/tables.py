@@ -14,6 +14,7 @@ from attnrank.experiments.convex_experiments.modular import (
 from attnrank.experiments.convex_experiments.program import modular_program
 from attnrank.experiments.convex_experiments.series import SERIES, runs
 from attnrank.experiments.convex_experiments.student import LOOKS, student_maps, student_runs, student_traces
+from attnrank.experiments.convex_experiments.teacher import teacher_accuracy
 from attnrank.experiments.experiment import Experiment, Rounding, Statistical
 from attnrank.sweep import Setting
 
@@ -111,6 +112,16 @@ EXPERIMENTS = {
         chapter=CHAPTER,
         repeats=Statistical(_OF_CURVES),
         seconds_again=seconds_to_train,
+    ),
+    "teacher_accuracy": Experiment(
+        "On which share of the test texts is a teacher right?",
+        teacher_accuracy,
+        quick=[{"teacher": "docstrings"}],
+        paper=[{"teacher": "imdb"}],
+        chapter=CHAPTER,
+        data="teacher",
+        repeats=Statistical({"accuracy": 0.01, "full_accuracy": 0.01}),
+        seconds_again=lambda setting: 300.0,
     ),
     "student_runs": Experiment(
         "How near does a student come to its teacher: softmax attention, heads of (8), and the certified program (9)?",
