@@ -56,7 +56,7 @@ def text_of(node: nodes.Node, part_only: bool = False) -> str:
     if isinstance(node, nodes.raw):
         statement = BeautifulSoup(node.astext(), "html.parser").select_one(".claim-statement")
         return statement.get_text(" ") if statement else ""
-    if isinstance(node, NOT_PROSE) or (part_only and is_section(node)):
+    if isinstance(node, NOT_PROSE) or (part_only and is_section(node)) or isinstance(node, nodes.legend):
         return ""
     between = "" if isinstance(node, nodes.TextElement) else " "
     return between.join(text_of(child, part_only) for child in node.children)

@@ -319,7 +319,7 @@ WHOLE = [
 ]
 
 BAD = [
-    ({"kind": "gausian"}, r"^kind must be one of almost_orthonormal, anisotropic, .*; got 'gausian'$"),
+    ({"kind": "gaussan"}, r"^kind must be one of almost_orthonormal, anisotropic, .*; got 'gaussan'$"),
     ({"kind": ""}, r"^kind must be one of .*; got ''$"),
     ({"kind": None}, r"^kind must be one of .*; got None$"),
     ({"kind": ["gaussian"]}, r"^kind must be one of .*; got \['gaussian'\]$"),

@@ -132,7 +132,7 @@ def test_the_ledger_is_sorted_replaces_a_claim_and_survives_many_writers(results
 def test_a_damaged_ledger_is_refused(results):
     report.claim(**BASE)
     text = (results / "ledger.csv").read_text(encoding="utf-8")
-    (results / "ledger.csv").write_text(text.replace("statement", "statment"), encoding="utf-8")
+    (results / "ledger.csv").write_text(text.replace("statement", "stated"), encoding="utf-8")
     with pytest.raises(ValueError, match=r"ledger.csv is not a ledger .* rerun the notebooks"):
         report.read_ledger()
     (results / "ledger.csv").write_text(text.rstrip("\n").rpartition(",")[0], encoding="utf-8")

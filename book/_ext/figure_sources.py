@@ -1,0 +1,97 @@
+"""Links from a figure to what it was drawn from, wherever its caption names published tables.
+
+The name of a table in a caption, ``accuracy.csv``, becomes a link to a copy of its rows. Under the caption a line links
+the provenance of each table (its JSON) and the module of the package whose function computes a row. A name that is no
+published table fails the build.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.transforms import SphinxTransform
+from sphinx.util import logging
+from sphinx.util.typing import ExtensionMetadata
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+TABLE = re.compile(r"\b(\w+)\.csv\b")
+logger = logging.getLogger(__name__)
+
+
+def tables(text: str) -> list[str]:
+    """The tables that a text names, each once, in its order."""
+    return list(dict.fromkeys(TABLE.findall(text)))
+
+
+def record(name: str) -> dict[str, Any] | None:
+    """The provenance of a published table; None if there is no such table."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def module_file(module: str, root: Path) -> Path:
+    """The file of a module of the package, which lies in lib."""
+    path = root / "lib" / Path(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def download(path: Path, root: Path, text: str) -> nodes.Node:
+    """A link to a copy of a file of the repository."""
+    target = f"/{path.relative_to(root).as_posix()}"
+    return addnodes.download_reference("", text, reftarget=target, refdomain="", refexplicit=True)
+
+
+def linked(text: str, root: Path) -> list[nodes.Node]:
+    """A text in which the names of published tables are links to them."""
+    found: list[nodes.Node] = []
+    end = 0
+    for match in TABLE.finditer(text):
+        if record(match[1]):
+            found += [nodes.Text(text[end : match.start()]), download(RESULTS / match[0], root, match[0])]
+            end = match.end()
+    return [*found, nodes.Text(text[end:])]
+
+
+def sources(names: list[str], root: Path) -> nodes.legend:
+    """The line under the caption: of each table its provenance and code."""
+    line = nodes.paragraph("", "")
+    for name in names:
+        known = record(name)
+        function = f"{known['module'].rpartition('.')[2]}.{known['function']}"
+        line += [
+            nodes.Text(f"{' · ' if len(line) else ''}{name}: "),
+            download(RESULTS / f"{name}.json", root, "provenance"),
+            nodes.Text(", code "),
+            download(module_file(known["module"], root), root, function),
+        ]
+    return nodes.legend("", line, classes=["sources"])
+
+
+class FigureSources(SphinxTransform):
+    default_priority = 800
+
+    def apply(self, **options: Any) -> None:
+        root = Path(self.env.srcdir)
+        for figure in self.document.findall(nodes.figure):
+            for caption in figure.findall(nodes.caption):
+                names = tables(caption.astext())
+                for name in names:
+                    self.env.note_dependency(str(RESULTS / f"{name}.json"))
+                    if not record(name):
+                        logger.warning("a caption names %s.csv, which is no published table", name, location=figure)
+                for text in list(caption.findall(nodes.Text)):
+                    if TABLE.search(text):
+                        text.parent.replace(text, linked(text.astext(), root))
+                if published := [name for name in names if record(name)]:
+                    figure += sources(published, root)
+
+
+def setup(app: Sphinx) -> ExtensionMetadata:
+    app.add_transform(FigureSources)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
