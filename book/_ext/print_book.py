@@ -85,8 +85,7 @@ MISFITS = """height => {
         if (box.right > column.right + 1 || box.left < column.left - 1) tell("wider than the column", e)
         else if (e.clientWidth && /auto|scroll|hidden/.test(style.overflowX) && e.scrollWidth > e.clientWidth + 1)
             tell("cut", e)
-        const whole = e.matches("img, svg, mjx-container, tr") || style.breakInside === "avoid" ||
-            /auto|scroll|hidden/.test(style.overflowX)
+        const whole = e.matches("figure, img, svg, mjx-container, tr") || /auto|scroll|hidden/.test(style.overflowX)
         if (whole && box.height > height) tell(`taller than a page (${Math.round(box.height)} px)`, e)
     }
     return found.filter(([, e]) => !found.some(([, other]) => other === e.parentElement))
