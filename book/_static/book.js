@@ -37,3 +37,21 @@ addEventListener("load", async () => {
   addEventListener("click", () => requestAnimationFrame(mark)) // what is unfolded
   document.addEventListener("toggle", mark, true)
 })
+
+// On paper proofs are unfolded and the theme is light; afterwards all is as it was.
+let unfolded = []
+let theme
+
+addEventListener("beforeprint", () => {
+  unfolded.push(...document.querySelectorAll(".bd-article details.sd-dropdown:not([open])"))
+  for (const proof of unfolded) proof.open = true
+  theme ??= document.documentElement.dataset.theme
+  document.documentElement.dataset.theme = "light"
+  mark()
+})
+addEventListener("afterprint", () => {
+  for (const proof of unfolded) proof.open = false
+  unfolded = []
+  if (theme) document.documentElement.dataset.theme = theme
+  theme = undefined
+})
