@@ -6,9 +6,9 @@ import json
 import re
 from pathlib import Path
 
+import figure_sources
 import pytest
 
-import figure_sources
 import html_checks
 
 

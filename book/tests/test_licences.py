@@ -6,9 +6,8 @@ from email.message import Message
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 
-import pytest
-
 import licences
+import pytest
 
 
 def package(files: dict[str, str] | None = None, **about: str | list[str]) -> SimpleNamespace:
