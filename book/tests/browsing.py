@@ -14,6 +14,8 @@ from playwright.sync_api import Browser, Page, Request, sync_playwright
 
 import accessibility
 
+#: Milliseconds. No busy machine takes as long; a browser that has died must not hang the tests.
+PATIENCE = 600_000
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge", "microsoft-edge")
 MAC = ("Chromium.app/Contents/MacOS/Chromium", "Google Chrome.app/Contents/MacOS/Google Chrome",
        "Microsoft Edge.app/Contents/MacOS/Microsoft Edge")
@@ -83,7 +85,7 @@ def open_browser(executable: str) -> Iterator[Browser]:
     if sys.platform == "linux":
         arguments += ["--no-sandbox", "--disable-dev-shm-usage"]
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=arguments, timeout=0)
+        browser = playwright.chromium.launch(executable_path=executable, args=arguments, timeout=PATIENCE)
         yield browser
         browser.close()
 
@@ -95,7 +97,7 @@ def outside(url: str) -> bool:
 def tab_of(browser: Browser, **options: Any) -> Page:
     """A new tab in a context of its own, which waits as long as a busy machine takes."""
     context = browser.new_context(**options)
-    context.set_default_timeout(0)
+    context.set_default_timeout(PATIENCE)
     return context.new_page()
 
 
