@@ -102,7 +102,7 @@ def test_grids(name, profile):
         inspect.signature(experiment.function).bind(**setting)
     if experiment.data:
         used = {setting[experiment.data] for setting in settings}
-        assert used <= SOURCES.keys() | pretrained.FILES.keys() | set(HUB)
+        assert used <= SOURCES.keys() | EMBEDDED | pretrained.FILES.keys() | set(HUB)
         random = all(setting.get("weights") == "random" for setting in settings)  # no file of a trained model is needed
         assert profile == "paper" or used <= EMBEDDED or random
     else:

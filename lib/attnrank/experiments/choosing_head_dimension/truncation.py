@@ -19,6 +19,8 @@ from attnrank.probe import probe
 from attnrank.sweep import Setting, grid
 
 PROBLEMS, TEXTS, LENGTH = 200, 64, 128
+#: A route model with random weights: for it no file is needed.
+DRAWN = "drawn_tsp20"
 #: The four recordings, and each of them that many steps of 50 ms later.
 SHIFTS = 8
 RANKS = {"stories260K": (2, 4, 6, 8), "kwt1": (1, 2, 4, 8, 16, 32, 48, 64)} | dict.fromkeys(
@@ -57,9 +59,9 @@ def _error(values: Tensor) -> float:
 @lru_cache(maxsize=2)
 def _outcome(model: str, rank: int | None) -> tuple[Tensor, Tensor, float, float]:
     """Loss of each input, the answers, the share of the spectrum kept, rank / n; ``rank`` None: the whole model."""
-    _check.choice("model", model, RANKS)
+    _check.choice("model", model, [*RANKS, DRAWN])
     cut, run = {"stories260K": (_cut_planes, _read), "kwt1": (_cut_layers, _listen)}.get(model, (_cut_layers, _route))
-    found = pretrained.load(model).double()
+    found = (pretrained.load("route_tsp20", seed=0) if model == DRAWN else pretrained.load(model)).double()
     kept = 1.0 if rank is None else cut(found, rank)
     return *run(found, model), kept, _rank(found, model)
 
@@ -73,7 +75,7 @@ def _route(model: Any, name: str) -> tuple[Tensor, Tensor]:
 
 
 def _points(name: str) -> int:
-    return int(name.removeprefix("route_tsp"))
+    return int(name.rpartition("tsp")[2])
 
 
 @torch.no_grad()
@@ -151,7 +153,7 @@ EXPERIMENTS = {
     "truncated_heads": Experiment(
         "What do trained heads lose when their query-key dimension is cut down without training?",
         truncated_heads,
-        quick=grid(model=["route_tsp20"], rank=[1, 16]),
+        quick=grid(model=[DRAWN], rank=[1, 16]),
         paper=[row for model, ranks in RANKS.items() for row in grid(model=[model], rank=list(ranks))],
         chapter="choosing_head_dimension",
         repeats=Rounding(1e-6, atol=1e-9),

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from attnrank import data
 from attnrank.data import SOURCES
+from attnrank.experiments.choosing_head_dimension.truncation import DRAWN
 from attnrank.experiments.does_rank_matter.tasks import TASKS
 from attnrank.models import pretrained
 
-#: Data sets that need no download, and tasks that are drawn.
-EMBEDDED = frozenset(name for name, source in SOURCES.items() if source.hub is None) | frozenset(TASKS)
+#: Data sets that need no download, and tasks and models that are drawn.
+EMBEDDED = frozenset(name for name, source in SOURCES.items() if source.hub is None) | frozenset(TASKS) | {DRAWN}
 
 # Rows of the training split, and its first labels: CIFAR-10 in the order of the official files (the hub has another),
 # the first 200 images of each fine class of CIFAR-100, the first 1083 of SVHN.
