@@ -109,10 +109,11 @@ def test_rows_of_tables_are_the_same_with_ranks_counted_on_the_device(monkeypatc
     for name, experiment in EXPERIMENTS.items():
         if experiment.timed or experiment.data or name == "rank_ascent":  # the last takes too long here
             continue
-        expected = experiment.function(**experiment.quick[0])
         with monkeypatch.context() as patch:
             patch.setattr(counting, "device", device)
-            assert experiment.function(**experiment.quick[0]) == expected, name
+            found = experiment.function(**experiment.quick[0])
+        if name in counted:
+            assert found == experiment.function(**experiment.quick[0]), name
     assert counted >= {"random_heads", "head_dimension", "normalised_heads", "synthetic_heads", "rank_increments"}
 
 
