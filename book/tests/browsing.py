@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, Page, Request, sync_playwright
+from playwright.sync_api import Browser, BrowserType, Page, Request, sync_playwright
 
 import accessibility
 
@@ -26,6 +26,10 @@ MODES = {
     "dark": {"viewport": {"width": 1360, "height": 900}, "color_scheme": "dark"},
     "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light", "device_scale_factor": 2},
 }
+# Two frames; a tab that the browser does not draw gets none, and goes on after ten seconds.
+DRAWN = """() => Promise.race([
+    new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done))),
+    new Promise(done => setTimeout(done, 10_000))])"""
 # Formulas in the text that MathJax has not replaced, and formulas it could not read.
 UNRENDERED = """() => [...document.querySelectorAll('.math')]
     .filter(e => !e.querySelector('mjx-container')).map(e => e.textContent.slice(0, 80))"""
@@ -80,14 +84,20 @@ def find_chromium() -> str | None:
 
 @contextmanager
 def open_browser(executable: str) -> Iterator[Browser]:
+    with sync_playwright() as playwright, launched(playwright.chromium, executable) as browser:
+        yield browser
+
+
+@contextmanager
+def launched(kind: BrowserType, executable: str) -> Iterator[Browser]:
+    """One browser, of which a process may have several, while `open_browser` is called once."""
     arguments = ["--disable-gpu", "--disable-background-networking", "--disable-component-update", "--no-first-run",
                  "--disable-sync"]
     if sys.platform == "linux":
         arguments += ["--no-sandbox", "--disable-dev-shm-usage"]
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=arguments, timeout=PATIENCE)
-        yield browser
-        browser.close()
+    browser = kind.launch(executable_path=executable, args=arguments, timeout=PATIENCE)
+    yield browser
+    browser.close()
 
 
 def outside(url: str) -> bool:
@@ -136,4 +146,4 @@ def settle(page: Page) -> None:
     """Wait for redirects, fonts and MathJax, and until two frames have been drawn after them."""
     page.wait_for_load_state("networkidle")
     page.evaluate("async () => { await document.fonts.ready; await window.MathJax?.startup?.promise }")
-    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    page.evaluate(DRAWN)

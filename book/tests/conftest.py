@@ -101,8 +101,16 @@ def small_book(tmp_path: Path) -> SmallBook:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[browsing.Browser]:
+    """One for all tests that open a few pages."""
     executable = browsing.find_chromium()
     if executable is None:
         pytest.skip("no Chromium, Chrome or Edge found: install one or name it in ATTNRANK_CHROMIUM")
     with browsing.open_browser(executable) as opened:
+        yield opened
+
+
+@pytest.fixture
+def fresh_browser(browser: browsing.Browser) -> Iterator[browsing.Browser]:
+    """One for a test that opens every page, which leaves a browser too worn for the tests after it."""
+    with browsing.launched(browser.browser_type, browsing.find_chromium()) as opened:
         yield opened

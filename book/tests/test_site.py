@@ -48,9 +48,9 @@ def test_every_page_of_the_contents_is_built(root: Path, site: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", browsing.MODES)
-def test_pages_in_the_browser(browser: browsing.Browser, site: Path, mode: str) -> None:
+def test_pages_in_the_browser(fresh_browser: browsing.Browser, site: Path, mode: str) -> None:
     styles: set[str] = set()
-    assert [fault for page in pages(site) for fault in browsing.visit(browser, page, mode, styles)] == []
+    assert [fault for page in pages(site) for fault in browsing.visit(fresh_browser, page, mode, styles)] == []
 
 
 def test_mathematics_is_there_to_be_rendered(site: Path) -> None:

@@ -16,31 +16,27 @@ from attnrank import _check
 def tokens(kind: str, n: int, d: int, *, generator: torch.Generator, **options: float) -> Float[Tensor, "{n} {d}"]:
     """A sequence of n tokens of width d, drawn on the CPU in float64 so that every device sees the same one.
 
-    ===================== ============================================================== =======================
-    kind                  tokens (rows)                                                  options (default)
-    ===================== ============================================================== =======================
-    orthonormal           X X^T = I: a uniformly random orthonormal frame; needs d >= n
-    almost_orthonormal    X X^T = I + E, zero diagonal, max |E_ij| = epsilon; d >= n     epsilon (0.01)
-    gaussian              i.i.d. N(0, 1/d) entries, so that a token has norm about 1
-    sphere                i.i.d. uniform on the unit sphere
-    uniform               i.i.d. uniform entries on [low, high]                          low (0.0), high (1.0)
-    autoregressive        x_t = r x_{t-1} + sqrt(1 - r^2) g_t, g_t i.i.d. N(0, I/d)      correlation r (0.9)
-    anisotropic           sqrt(c) u + sqrt(1 - c) s_t: s_t on the unit sphere, one       cosine c (0.5)
-                          common unit u; mean inner product c (wide tokens: cosine)
-    repeated_vocabulary   each token is one of ``vocabulary`` Gaussian ones, uniformly   vocabulary (50)
-    mixture               sqrt(c) m_z + sqrt(1 - c) g_t: g_t and the ``components``      components (10),
-                          centres m_z i.i.d. N(0, I/d), z uniform; mean inner product    cosine c (0.5)
-                          c of two tokens with one centre, 0 of others
-    heavy_tailed          i.i.d. Student t entries, ``freedom`` degrees of freedom,      freedom (3.0)
-                          divided by sqrt(d)
-    ===================== ============================================================== =======================
+    Kinds
+    -----
+    orthonormal : X X^T = I: a uniformly random orthonormal frame; needs d >= n.
+    almost_orthonormal : X X^T = I + E, zero diagonal, max |E_ij| = ``epsilon`` (0.01); needs d >= n.
+    gaussian : i.i.d. N(0, 1/d) entries, so that a token has norm about 1.
+    sphere : i.i.d. uniform on the unit sphere.
+    uniform : i.i.d. uniform entries on [``low`` (0.0), ``high`` (1.0)].
+    autoregressive : x_t = r x_{t-1} + sqrt(1 - r^2) g_t, g_t i.i.d. N(0, I/d), r the ``correlation`` (0.9).
+    anisotropic : sqrt(c) u + sqrt(1 - c) s_t, s_t i.i.d. on the unit sphere, one common unit vector u; c the
+        ``cosine`` (0.5), the mean inner product of two tokens and, for wide tokens, their cosine.
+    repeated_vocabulary : each token is one of ``vocabulary`` (50) Gaussian ones, drawn uniformly.
+    mixture : sqrt(c) m_z + sqrt(1 - c) g_t, g_t and the ``components`` (10) centres m_z i.i.d. N(0, I/d), z uniform;
+        c the ``cosine`` (0.5), the mean inner product of two tokens with one centre (0 of others).
+    heavy_tailed : i.i.d. Student t entries with ``freedom`` (3.0) degrees of freedom, divided by sqrt(d).
 
     Parameters
     ----------
-    kind : a name of the table.
+    kind : one of the names above.
     n, d : number of tokens and their width, >= 1.
     generator : torch.Generator on the CPU.
-    options : the options of the kind.
+    options : the options of the kind, whose defaults stand in parentheses.
 
     Returns
     -------

@@ -6,18 +6,39 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import special, stats
+from scipy import integrate, special, stats
 
 from attnrank import theory
 
 
-@pytest.mark.parametrize(("n", "k"), [(2, 1.0), (16, 2.0), (64, 2.8), (64, 8.0), (256, 4.0), (256, 64.0), (4096, 24.0)])
+@pytest.mark.parametrize("n", [2, 79, 1000, 4096])
+@pytest.mark.parametrize("k", [1.0, 1.05, 2.0, 8.0, 500.0])
 def test_without_a_common_share_it_is_the_bound_resolved_by_head_dimension(n, k):
     expected = theory.head_dim_bound(n, k)
-    assert theory.token_geometry_rank(n, k, math.inf, 0.0) == pytest.approx(expected, rel=2e-4)
-    assert theory.token_geometry_rank(n, math.inf, k, 0.0) == pytest.approx(expected, rel=2e-4)
-    if k > 1:
-        assert theory.token_geometry_rank(n, 2 * k, 2 * k, 0.0) == pytest.approx(expected, rel=2e-4)
+    assert theory.token_geometry_rank(n, k, math.inf, 0.0) == pytest.approx(expected, rel=1e-6)
+    assert theory.token_geometry_rank(n, math.inf, k, 0.0) == pytest.approx(expected, rel=1e-6)
+    assert theory.token_geometry_rank(n, 2 * k, 2 * k, 0.0) == pytest.approx(expected, rel=1e-6)
+    assert theory.token_geometry_rank(n, k, math.inf, 1e-12) == pytest.approx(expected, rel=2e-4)  # by its own rule
+
+
+@pytest.mark.parametrize("k", [1.0, math.inf])
+@pytest.mark.parametrize("share", [0.3, 0.9, 1.0])
+@pytest.mark.parametrize("n", [31, 4096])
+def test_it_is_its_integral_where_that_has_one_or_two_variables(n, k, share):
+    """The trapezoidal rule on a fine grid, for U = +-1 (k = 1) and for R U normal (k infinite)."""
+    common, radius = np.linspace(-9.0, 9.0, 1801), np.linspace(-9.0, 9.0, 901)
+    score = math.sqrt(share) * common[:, None] + math.sqrt(1.0 - share) * radius
+    log_win = (n - 1) * special.log_ndtr(score)
+    density = np.exp(-(radius**2) / 2) / math.sqrt(2 * math.pi)
+    if k == 1.0:
+        sides = (np.exp(log_win) + np.exp(log_win[:, ::-1])) / 2
+        hit = integrate.trapezoid(-np.expm1(n * np.log1p(-np.minimum(sides, 1 - 1e-16))) * density, radius, axis=1)
+    else:
+        win = integrate.trapezoid(np.exp(log_win) * density, radius, axis=1)
+        hit = -np.expm1(n * np.log1p(-np.minimum(win, 1 - 1e-16)))
+    weights = np.exp(-(common**2) / 2) / math.sqrt(2 * math.pi)
+    expected = n * integrate.trapezoid(hit * weights, common)
+    assert theory.token_geometry_rank(n, k, math.inf, share) == pytest.approx(expected, rel=2e-4)
 
 
 @pytest.mark.parametrize(
