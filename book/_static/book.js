@@ -26,8 +26,25 @@ function keepTogether() {
     if (closing) after.data = after.data.slice(closing.length)
   }
 }
-if (document.readyState === "loading") addEventListener("DOMContentLoaded", keepTogether)
-else keepTogether()
+
+// In tables of numbers columns of words stand left, numbers right.
+function alignWords() {
+  for (const table of document.querySelectorAll("table.numbers")) {
+    const rows = [...table.rows].filter(row => row.closest("tbody"))
+    for (let column = 0; column < (rows[0]?.cells.length ?? 0); column++) {
+      const cells = rows.map(row => row.cells[column]).filter(cell => cell && !/^[–-]?$/.test(cell.textContent.trim()))
+      if (cells.length && cells.every(cell => /^[^\d.+–−<>≤≥±-]/.test(cell.textContent.trim())))
+        for (const row of table.rows) row.cells[column]?.classList.add("words")
+    }
+  }
+}
+
+function arrange() {
+  keepTogether()
+  alignWords()
+}
+if (document.readyState === "loading") addEventListener("DOMContentLoaded", arrange)
+else arrange()
 
 // What scrolls sideways can be reached, and scrolled, by keyboard.
 const boxes = "pre, mjx-container, div.math, .table-box, .pst-scrollable-table-container, .output, .tableblock"
