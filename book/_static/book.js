@@ -1,3 +1,19 @@
+// Displayed formulas that are a little wider than their place are set smaller; the others scroll, from their beginning.
+const smallest = 0.75
+
+function fitDisplays() {
+  for (const formula of document.querySelectorAll(".bd-article mjx-container[display]")) {
+    formula.style.removeProperty("font-size")
+    formula.classList.remove("wide")
+    const sides = [...formula.querySelectorAll("mjx-math *")].map(part => part.getBoundingClientRect()).filter(box => box.width)
+    const width = Math.max(...sides.map(box => box.right)) - Math.min(...sides.map(box => box.left))
+    const share = (formula.parentElement.clientWidth - 2) / width
+    if (!(share < 1) || formula.parentElement.clientWidth === 0) continue
+    if (share < smallest) formula.classList.add("wide")
+    else formula.style.setProperty("font-size", `${Math.floor(106 * share)}%`, "important")
+  }
+}
+
 // Formulas in the text cannot break: those wider than their column get the class "wide" and scroll.
 const blocks = "p, li, td, th, dd, dt, figcaption, h1, h2, h3, h4, .admonition-title"
 
@@ -61,6 +77,7 @@ function markScrollable() {
 }
 
 function mark() {
+  fitDisplays()
   markWide()
   markScrollable()
 }
