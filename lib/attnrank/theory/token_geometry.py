@@ -58,7 +58,7 @@ def token_geometry_rank(n: int, d_h: float, directions: float, common_share: flo
     for name, value in (("d_h", d_h), ("directions", directions)):
         if value != np.inf:
             inverse += 1.0 / _check.real(name, value, minimum=1.0)
-    common, weights = _normal_rule()
+    common, weights = _normal_rule(5 if rho <= 0.9 else 7)
     spread = math.sqrt(1.0 - rho)
     if inverse == 0.0 or rho == 1.0:
         log_win = _log_win_normal(math.sqrt(rho) * common, spread, n)
@@ -70,16 +70,16 @@ def token_geometry_rank(n: int, d_h: float, directions: float, common_share: flo
     return n * float(weights @ hit_probability(np.exp(log_win), n) @ radius_weights)
 
 
-def _normal_rule() -> tuple[np.ndarray, np.ndarray]:
+def _normal_rule(order: int) -> tuple[np.ndarray, np.ndarray]:
     """Nodes and weights for a standard normal variable: panels, for a step that may be steep from 0 to 5."""
     edges = np.array([-8.5, -6.0, -4.5, -3.0, -2.0, -1.0, *np.linspace(0.0, 5.0, 26), 6.0, 8.5])
-    nodes, weights = gauss_legendre(edges[None], order=5)
+    nodes, weights = gauss_legendre(edges[None], order=order)
     return nodes[0], weights[0] * stats.norm.pdf(nodes[0])
 
 
 def _log_win_normal(shift: np.ndarray, spread: float, n: int) -> np.ndarray:
     """log E[Phi(shift + spread Z)^{n-1}] for a vector of shifts, Z standard normal."""
-    z, weights = _normal_rule()
+    z, weights = _normal_rule(7)
     return special.logsumexp((n - 1) * special.log_ndtr(shift[:, None] + spread * z), b=weights, axis=1)
 
 
