@@ -77,6 +77,7 @@ def test_choices():
     assert found.head_dim.to_dict() == {"recommended": 4, "default": 16, "best": 2}  # 8 has fewer seeds
     assert found.behind["recommended"] == pytest.approx(0) and found.half_width["recommended"] == pytest.approx(0)
     assert np.isnan(found.accuracy["default"]) and found.seeds["default"] == 0
+    assert found.interval["best"] == pytest.approx(4.302653 * 0.01 / 3**0.5)  # Student's t, two degrees of freedom
     worse = judge.choices(rows, recommended=1, default=2).set_index("choice")
     assert worse.behind["recommended"] == pytest.approx(0.3) and worse.parameters["recommended"] == 100
 

@@ -64,8 +64,9 @@ def choices(rows: pd.DataFrame, recommended: int, default: int) -> pd.DataFrame:
     """The recommended, default and best head dimension: accuracy and its loss against the best, cost beside the best.
 
     ``rows`` as from `trained_rows`. Best is the highest mean accuracy among the head dimensions with the most seeds,
-    the smallest of equals. ``behind`` is the mean over paired seeds of best minus this one, with the half-width of its
-    95 % interval (Student's; missing for one seed). A head dimension that has not been trained gives missing values.
+    the smallest of equals. ``interval`` is the half-width of the 95 % interval of the accuracy (Student's; missing for
+    one seed). ``behind`` is the mean over paired seeds of best minus this one, with the half-width of its own interval.
+    A head dimension that has not been trained gives missing values.
     """
     groups = rows.groupby("head_dim")
     mean, seeds = groups.accuracy.mean(), groups.seed.nunique()
@@ -78,7 +79,7 @@ def choices(rows: pd.DataFrame, recommended: int, default: int) -> pd.DataFrame:
             here = groups.get_group(head_dim)
             behind = _paired(rows, best, head_dim)
             row |= {
-                "accuracy": mean[head_dim], "behind": behind.mean(),
+                "accuracy": mean[head_dim], "interval": _half_width(here.accuracy.to_numpy()), "behind": behind.mean(),
                 "half_width": _half_width(behind) if head_dim != best else None,
                 "parameters": int(here.parameters.iloc[0]), "flops": float(here.flops.iloc[0]),
             }  # fmt: skip
