@@ -109,7 +109,7 @@ def _log_win(shift: np.ndarray, reach: float, n: int, k: float) -> np.ndarray:
     # for large k only the part within ten standard deviations of U = 0 matters
     power = 1.0 / (k - 1.0) if k < 2.0 else 2.0 if k < 6.0 else 1.0
     ends = np.array([math.acos(min(1.0, 10.0 / math.sqrt(k))), math.pi / 2.0]) ** (1.0 / power)
-    nodes, weights = gauss_legendre(np.linspace(*ends, 9)[None], order=8)
+    nodes, weights = gauss_legendre(np.linspace(ends[0], ends[1], 9)[None], order=8)
     t = nodes[0] ** power
     log_density_of_x = (k - 2.0) * np.log(np.sinc(t / math.pi)) + (power * (k - 1.0) - 1.0) * np.log(nodes[0])
     sides = [(n - 1) * special.log_ndtr(shift[:, None] + sign * reach * np.cos(t)) for sign in (1.0, -1.0)]

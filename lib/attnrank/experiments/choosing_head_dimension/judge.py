@@ -29,8 +29,8 @@ def trained_rows(task: str, family: str, tables: Mapping[str, pd.DataFrame]) -> 
     if _check.choice("task", task, CANDIDATES) in PATCH:
         of = tables["accuracy"]
         of = of[(of.dataset == task) & (of.patch == PATCH[task]) & (of.epochs == EPOCHS[task])]
-        arms = {"scores": only_scores, "coupled": coupled}[_check.choice("family", family, ("scores", "coupled"))]
-        rows = _plain(of, arms(base_of(task))).rename(columns={"flops_per_image": "flops"})
+        line = {"scores": only_scores, "coupled": coupled}[_check.choice("family", family, ("scores", "coupled"))]
+        rows = _plain(of, line(base_of(task))).rename(columns={"flops_per_image": "flops"})
     elif task in LENGTH:
         of = tables["text_accuracy"]
         arms = [base_of(task) | {"qk_dim": d} for d in CANDIDATES[task]]
