@@ -8,10 +8,13 @@ from torch import Tensor
 
 from attnrank import _check
 from attnrank.ranks._context import outside_compilation, widened
-from attnrank.ranks._hardmax import Heads, block_ranks, search_rank
+from attnrank.ranks._hardmax import Heads, block_ranks, search_rank, tile_scores
 
 #: Scores of a matrix up to which all are computed, block by block. Beyond, tiles of keys are searched.
 SMALL = 1 << 22
+
+#: Coordinates of a head at which that pays: with more, few keys can be left out, and larger matrices are small, too.
+LEFT_OUT = 4
 
 
 @outside_compilation
@@ -64,10 +67,15 @@ def hardmax_rank(
     batch, n, m = q.shape[:-2], q.shape[-2], k.shape[-2]
     with torch.autocast(q.device.type, enabled=False):
         heads = Heads.of(widened(q.detach()), widened(k.detach()), causal)
-        if n * m <= SMALL and tile is None:
+        if tile is None and _is_small(n, *k.shape[-2:], q.device):
             return block_ranks(heads, causal=causal).reshape(batch)
         ranks = [search_rank(heads[i : i + 1], causal=causal, tile=tile) for i in range(len(heads.q))]
         return torch.stack(ranks).reshape(batch)
+
+
+def _is_small(n: int, m: int, d_h: int, device: torch.device) -> bool:
+    """Whether all scores are computed, of each block of queries with all keys; these have to stay in the cache."""
+    return n * m <= SMALL or (n * m <= SMALL * d_h / LEFT_OUT and m * d_h <= tile_scores(device))
 
 
 def _check_arguments(q: Tensor, k: Tensor, causal: bool) -> None:

@@ -19,6 +19,7 @@ tile, the batch, the threads, the device or the precision of products that the u
 
 from attnrank.ranks._hardmax.blocks import block_ranks
 from attnrank.ranks._hardmax.search import search_rank
+from attnrank.ranks._hardmax.tiles import tile_scores
 from attnrank.ranks._hardmax.working import Heads
 
-__all__ = ["Heads", "block_ranks", "search_rank"]
+__all__ = ["Heads", "block_ranks", "search_rank", "tile_scores"]
