@@ -51,9 +51,8 @@ def _best_of_some(q: Tensor, k: Tensor, query: Tensor, key: Tensor) -> Tensor:
     _, group, counts = query.unique_consecutive(return_inverse=True, return_counts=True)
     first = (counts.cumsum(0) - counts)[group]  # of each pair the first one of its query
     best = _close_in_float64(q, k, first)
-    ties = torch.zeros_like(first).index_add_(0, first, best.long())[first] > 1
-    if ties.any():
-        ties &= best
+    if int(best.sum()) > len(counts):
+        ties = best & (torch.zeros_like(first).index_add_(0, first, best.long())[first] > 1)
         some = torch.searchsorted(first[ties], first[ties])
         best[ties] = _exactly_best(q[ties], k[ties], some, key[ties])
     return best
