@@ -620,3 +620,15 @@ def test_extra_memory_of_a_process_is_far_below_the_full_matrix():
     # The full matrix takes 256 GiB. Tiles and what is known of each token take about 70 MiB, loaded code included.
     assert tiles < 200 * 2**20 < part_of_the_matrix
     assert part_of_the_matrix > 0.9 * 16384**2 * 4
+
+
+@pytest.mark.parametrize(("n", "d_h", "few"), [(2048, 2, True), (2300, 8, True), (2300, 4, False), (4100, 8, False)])
+def test_matrices_are_searched_where_keys_can_be_left_out(monkeypatch, n, d_h, few):
+    # Few scores, or more of a long head, whose keys are seldom too short: all are computed, block by block.
+    searched = []
+    honest = hardmax.search_rank
+    monkeypatch.setattr(hardmax, "search_rank", lambda *x, **y: (searched.append(1), honest(*x, **y))[1])
+    monkeypatch.setattr(hardmax, "tile_scores", lambda device: 1 << 18)  # whatever the cache of this machine
+    q, k = draw(90, n, d_h), draw(91, n, d_h)
+    assert hardmax_rank(q, k) == reference_rank(q, k)
+    assert bool(searched) != few

@@ -8,10 +8,13 @@ from torch import Tensor
 
 from attnrank import _check
 from attnrank.ranks._context import outside_compilation, widened
-from attnrank.ranks._hardmax import Heads, block_ranks, search_rank
+from attnrank.ranks._hardmax import Heads, block_ranks, search_rank, tile_scores
 
 #: Scores of a matrix up to which all are computed, block by block. Beyond, tiles of keys are searched.
 SMALL = 1 << 22
+
+#: Coordinates of a head at which that pays: with more, few keys can be left out, and larger matrices are small, too.
+LEFT_OUT = 4
 
 
 @outside_compilation
@@ -61,13 +64,19 @@ def hardmax_rank(
     """
     _check_arguments(q, k, causal)
     tile = None if tile is None else _check.integer("tile", tile, minimum=1)
-    batch, n, m = q.shape[:-2], q.shape[-2], k.shape[-2]
+    batch = q.shape[:-2]
     with torch.autocast(q.device.type, enabled=False):
         heads = Heads.of(widened(q.detach()), widened(k.detach()), causal)
-        if n * m <= SMALL and tile is None:
+        if tile is None and _is_small(q, k):
             return block_ranks(heads, causal=causal).reshape(batch)
         ranks = [search_rank(heads[i : i + 1], causal=causal, tile=tile) for i in range(len(heads.q))]
         return torch.stack(ranks).reshape(batch)
+
+
+def _is_small(q: Tensor, k: Tensor) -> bool:
+    """Whether all scores are computed, of each block of queries with all keys; these have to stay in the cache."""
+    n, (m, d_h) = q.shape[-2], k.shape[-2:]
+    return n * m <= SMALL or (n * m <= SMALL * d_h / LEFT_OUT and m * d_h <= tile_scores(q.device))
 
 
 def _check_arguments(q: Tensor, k: Tensor, causal: bool) -> None:

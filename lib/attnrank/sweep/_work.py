@@ -112,34 +112,53 @@ def outcomes(function: Callable[..., dict], tasks: Iterator[tuple[Row, Setting]]
             return
 
 
+class _Queue:
+    """Tasks in the order in which they are begun: rows of lost workers before new ones, those that go alone last."""
+
+    def __init__(self, tasks: Iterator[tuple[Row, Setting]], pool: Pool) -> None:
+        self.tasks, self.pool = tasks, pool
+        self.again: deque[tuple[Row, Setting]] = deque()
+        self.alone: deque[tuple[Row, Setting]] = deque()
+        self.losses: Counter[Row] = Counter()
+        self.lonely: set[Row] = set()
+
+    def take(self, idle: bool) -> tuple[Row, Setting] | None:
+        """The next task, one that goes alone only where all workers are ``idle``; None if there is none now."""
+        task = self.again.popleft() if self.again else next(self.tasks, None)
+        if task is None and self.alone and idle:
+            task = self.alone.popleft()
+            self.lonely.add(task[0])
+        return task
+
+    def take_back(self, task: tuple[Row, Setting], result: object) -> bool:
+        """Whether a row that ended so is begun again: it ran out of memory beside others, or lost its worker."""
+        key = task[0]
+        if isinstance(result, OutOfMemory) and key not in self.lonely:
+            self.alone.append(task)
+            return True
+        if not isinstance(result, LostWorker):
+            return False
+        self.losses[key] += 1
+        if self.losses[key] > self.pool.again + self.pool.again_alone:
+            return False
+        (self.again if self.losses[key] <= self.pool.again else self.alone).append(task)
+        return True
+
+
 def _outcomes_of(pool: Pool, function: Callable, tasks: Iterator, stopped: Callable) -> Iterator[tuple[Row, Outcome]]:
     pending: dict[object, tuple[Row, Setting]] = {}
-    again: deque[tuple[Row, Setting]] = deque()
-    alone: deque[tuple[Row, Setting]] = deque()
-    losses: Counter[Row] = Counter()
-    lonely: set[Row] = set()
+    queue = _Queue(tasks, pool)
     while True:
         while not stopped() and len(pending) < pool.capacity():
-            task = again.popleft() if again else next(tasks, None)
-            if task is None and alone and not pending:
-                task = alone.popleft()
-                lonely.add(task[0])
+            task = queue.take(idle=not pending)
             if task is None:
                 break
             pending[pool.submit(compute_in_worker, function, task[1])] = task
-            if task[0] in lonely:
+            if task[0] in queue.lonely:
                 break
         if not pending:
             return
         for future in pool.wait(pending):
-            key, _ = task = pending.pop(future)
-            outcome = pool.outcome(future)
-            if isinstance(outcome.result, OutOfMemory) and key not in lonely:
-                alone.append(task)
-                continue
-            if isinstance(outcome.result, LostWorker):
-                losses[key] += 1
-                if losses[key] <= pool.again + pool.again_alone:
-                    (again if losses[key] <= pool.again else alone).append(task)
-                    continue
-            yield key, outcome
+            task, outcome = pending.pop(future), pool.outcome(future)
+            if not queue.take_back(task, outcome.result):
+                yield task[0], outcome

@@ -12,7 +12,7 @@ def latent_head_dim(content: int, rotary: int, query_latent: int, key_latent: in
     Here the variance of the content scores is z^T M z, z the latent of the key and M = W_k (W_q^T W_q / q) W_k^T, whose
     normalised traces are those of free Wishart matrices; that of the rotary scores is added. A latent of 0 is none.
 
-    An asymptotic heuristic. Source: chapter 05, latent attention.
+    An asymptotic heuristic. Source: chapter heads_and_weights, latent attention.
 
     Examples
     --------

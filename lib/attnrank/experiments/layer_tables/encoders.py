@@ -100,22 +100,28 @@ def _encoder_inputs(
     generator: torch.Generator,
 ) -> tuple[Encoder, list[tuple[Tensor, Tensor]]]:  # fmt: skip
     """A random encoder and, for each sequence, its distinct tokens and their counts."""
-    if dataset not in TEXTS:
-        images, _ = data.images(
-            dataset, count=sequences, generator=torch.Generator().manual_seed(IMAGE_SEEDS + seed), standardise=True
-        )
-        side = math.isqrt(n)
-        if side**2 != n or images.shape[-1] % side or vocabulary or positions != "none":
-            raise ValueError(f"n must be a square of a divisor of the image size, without text options, got {n}")
-        model = VisionTransformer(
-            config, image_size=images.shape[-1], patch_size=images.shape[-1] // side, classes=10,
-            channels=images.shape[1], pool="mean", generator=generator, dtype=torch.float64,
-        )  # fmt: skip
-        return model.encoder, [(x, torch.ones(n, dtype=torch.float64)) for x in model.embed(images)]
-    encoder = Encoder(config, generator)
-    chosen = _chosen_texts(dataset, n, vocabulary, sequences)
+    if dataset in TEXTS:
+        encoder = Encoder(config, generator)
+        chosen = _chosen_texts(dataset, n, vocabulary, sequences)
+        return encoder, _text_inputs(chosen, n, positions, config.width, generator)
+    images, _ = data.images(
+        dataset, count=sequences, generator=torch.Generator().manual_seed(IMAGE_SEEDS + seed), standardise=True
+    )
+    side = math.isqrt(n)
+    if side**2 != n or images.shape[-1] % side or vocabulary or positions != "none":
+        raise ValueError(f"n must be a square of a divisor of the image size, without text options, got {n}")
+    model = VisionTransformer(
+        config, image_size=images.shape[-1], patch_size=images.shape[-1] // side, classes=10,
+        channels=images.shape[1], pool="mean", generator=generator, dtype=torch.float64,
+    )  # fmt: skip
+    return model.encoder, [(x, torch.ones(n, dtype=torch.float64)) for x in model.embed(images)]
+
+
+def _text_inputs(
+    chosen: list[list[str]], n: int, positions: str, width: int, generator: torch.Generator
+) -> list[tuple[Tensor, Tensor]]:
     index = {word: i for i, word in enumerate(sorted({word for text in chosen for word in text}))}
-    vectors = torch.randn(len(index), config.width, generator=generator, dtype=torch.float64)
+    vectors = torch.randn(len(index), width, generator=generator, dtype=torch.float64)
     inputs = []
     for text in chosen:
         ids = torch.tensor([index[word] for word in text])
@@ -124,8 +130,8 @@ def _encoder_inputs(
             inputs.append((vectors[ids], counts.double()))
         else:
             masked = (ids == index.get(PADDING, -1)) & (positions == "masked padding")
-            inputs.append((vectors[ids] + sinusoids(n, config.width), (~masked).double()))
-    return encoder, inputs
+            inputs.append((vectors[ids] + sinusoids(n, width), (~masked).double()))
+    return inputs
 
 
 @lru_cache(maxsize=8)

@@ -6,7 +6,8 @@
    Where numbers are extreme, NaN, infinite ones and scores that overflow are refused, by a rule that knows no order of
    summation (`range`), and each matrix is scaled by a power of two, once. Nothing of this changes an argmax.
 2. The scores, in tiles that the cache holds (`tiles`), and never all at once:
-   `blocks`, where a matrix has few: one product, then the maxima, the comparison and the sum over the queries;
+   `blocks`, where a matrix has few, or more of a long head: one product, then the maxima, the comparison and the sum
+   over the queries;
    `search`, where it has many: first only the best score of every query in every tile of keys, longest keys first, and
    no further than a query could still be served better; then for each query the one tile that holds its best key again.
 3. `undecided`: what is left, all ties among it. Few keys of a query are compared as pairs, many by the matrix.
@@ -19,6 +20,7 @@ tile, the batch, the threads, the device or the precision of products that the u
 
 from attnrank.ranks._hardmax.blocks import block_ranks
 from attnrank.ranks._hardmax.search import search_rank
+from attnrank.ranks._hardmax.tiles import tile_scores
 from attnrank.ranks._hardmax.working import Heads
 
-__all__ = ["Heads", "block_ranks", "search_rank"]
+__all__ = ["Heads", "block_ranks", "search_rank", "tile_scores"]

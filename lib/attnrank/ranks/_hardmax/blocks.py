@@ -30,8 +30,8 @@ def block_ranks(heads: Heads, *, causal: bool) -> Tensor:
         for first in range(0, n, rows):
             pairs += _choose(heads, part, slice(first, min(first + rows, n)), hidden, scratch, chosen[part])
     if pairs:
-        row, key = (torch.cat(parts) for parts in zip(*pairs, strict=True))
-        _decide(heads, row, key, chosen)
+        query, key = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+        _decide(heads, query, key, chosen)
     if heads.zero is not None:
         chosen[:, 0] += heads.zero.any(-1)
     return (chosen > 0).sum(1)
@@ -61,19 +61,17 @@ def _choose(
     if extra > 0:
         matrix, row = (close.sum(1) > 1).nonzero().unbind(1)
         which, key = close[matrix, :, row].nonzero().unbind(1)
-        yield ((matrix + part.start) * heads.q.shape[1] + row + rows.start)[which], key
+        n = heads.q.shape[1]
+        yield (row + (part.start * n + rows.start)).add_(matrix, alpha=n)[which], key
     chosen[:, : shape[1]] += marks
 
 
-def _decide(heads: Heads, row: Tensor, key: Tensor, chosen: Tensor) -> None:
+def _decide(heads: Heads, query: Tensor, key: Tensor, chosen: Tensor) -> None:
     """Of each query, one of all, count the best of the keys it is paired with in place of all of them."""
     n, m = heads.q.shape[1], heads.k.shape[1]
-    queries, which = row.unique_consecutive(return_inverse=True)
-    matrix = queries // n
-    best = best_of_pairs(heads.q.flatten(0, 1)[queries], heads.k, matrix, which, key)
-    flat = chosen.view(-1)
-    flat.index_add_(0, matrix[which] * m + key, flat.new_full((1,), -1.0).expand(len(key)))
-    flat.index_add_(0, matrix * m + best, flat.new_ones(1).expand(len(best)))
+    key = query // n * m + key  # one of all
+    best = best_of_pairs(heads.q.flatten(0, 1), heads.k.flatten(0, 1), query, key)
+    chosen.view(-1).index_add_(0, key, best.to(chosen.dtype) - 1)
 
 
 def _decide_many(heads: Heads, rows: slice, causal: bool, close: Tensor, marks: Tensor) -> None:

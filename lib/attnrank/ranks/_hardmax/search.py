@@ -56,8 +56,9 @@ def _decide(heads: Heads, keys: Tensor, queries: Tensor, causal: bool, chosen: T
         seen = (keys, queries) if causal else None
         chosen[keys[best_by_matrix(heads.q[:, queries], heads.k[:, keys], seen)]] = True
     else:
-        which, key = close.T.nonzero().unbind(1)
-        chosen[best_of_pairs(heads.q[0, queries], heads.k, torch.zeros_like(queries), which, keys[key])] = True
+        query, key = close.T.nonzero().unbind(1)
+        key = keys[key]
+        chosen[key[best_of_pairs(heads.q[0, queries], heads.k[0], query, key)]] = True
 
 
 @dataclass

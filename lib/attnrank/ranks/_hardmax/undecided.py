@@ -20,70 +20,62 @@ def hide(scores: Tensor, keys: Tensor, queries: Tensor) -> Tensor:
     return scores.masked_fill_(keys[:, None] > queries, -torch.inf)
 
 
-def best_of_pairs(q: Tensor, k: Tensor, matrix: Tensor, which: Tensor, keys: Tensor) -> Tensor:
-    """The best key of each of the queries ``q`` (queries, d_h) among those it is paired with.
+def best_of_pairs(q: Tensor, k: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """Which pairs are a query and its best key, of those it is paired with.
 
     Parameters
     ----------
-    k : floating-point tensor (batch, m, d_h).
-    matrix : int64 tensor (queries), whose keys a query is scored with.
-    which, keys : int64 tensors (pairs), a query and a key; each query at least once, ascending.
+    q, k : floating-point tensors (queries, d_h) and (keys, d_h).
+    query, key : int64 tensors (pairs), indices; the pairs of a query one after another, keys ascending.
 
     Returns
     -------
-    int64 tensor (queries).
+    bool tensor (pairs), true once for each query.
     """
     limit = max(1, GATHERED // q.shape[-1])
-    if len(which) <= limit:
-        return _best_of_some(q.double(), k, matrix, which, keys)
-    ends = torch.bincount(which, minlength=len(q)).cumsum(0)
+    if len(query) <= limit:
+        return _best_of_some(q, k, query, key)
+    _, counts = query.unique_consecutive(return_counts=True)
+    ends = counts.cumsum(0)
     best, first, start = [], 0, 0
-    while first < len(q):  # as many queries as have few pairs together
+    while first < len(ends):  # as many queries as have few pairs together
         last = max(first + 1, int(torch.searchsorted(ends, start + limit, right=True)))
         stop = int(ends[last - 1])
-        some = q[first:last].double(), k, matrix[first:last], which[start:stop] - first, keys[start:stop]
-        best.append(_best_of_some(*some))
+        best.append(_best_of_some(q, k, query[start:stop], key[start:stop]))
         first, start = last, stop
     return torch.cat(best)
 
 
-def _best_of_some(q: Tensor, k: Tensor, matrix: Tensor, which: Tensor, keys: Tensor) -> Tensor:
-    close = _close_in_float64(q, k, matrix, which, keys)
-    which, keys = which[close], keys[close]
-    if len(keys) == len(q):
-        return keys
-    best = keys[torch.searchsorted(which, torch.arange(len(q), device=which.device))]  # the first of each query
-    ties = (torch.bincount(which) > 1).nonzero().flatten()
-    some = torch.isin(which, ties)
-    best[ties] = _exactly_best(q[ties], k, matrix[ties], torch.searchsorted(ties, which[some]), keys[some])
+def _best_of_some(q: Tensor, k: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    q, k = q[query].double(), k[key].double()
+    _, group, counts = query.unique_consecutive(return_inverse=True, return_counts=True)
+    first = (counts.cumsum(0) - counts)[group]  # of each pair the first one of its query
+    best = _close_in_float64(q, k, first)
+    if int(best.sum()) > len(counts):
+        ties = best & (torch.zeros_like(first).index_add_(0, first, best.long())[first] > 1)
+        some = torch.searchsorted(first[ties], first[ties])
+        best[ties] = _exactly_best(q[ties], k[ties], some, key[ties])
     return best
 
 
-def _exactly_best(q: Tensor, k: Tensor, matrix: Tensor, which: Tensor, keys: Tensor) -> Tensor:
+def _exactly_best(q: Tensor, k: Tensor, first: Tensor, keys: Tensor) -> Tensor:
     def highest(values: Tensor) -> Tensor:
-        return values.new_zeros(len(q)).scatter_reduce_(0, which, values, "amax", include_self=False)
+        return values.new_zeros(len(first)).scatter_reduce_(0, first, values, "amax", include_self=False)
 
-    def product(a: Tensor, b: Tensor) -> Tensor:
-        return (a[which] * b).sum(-1)
-
-    k = k[matrix[which], keys].double()
-    k_top = highest(exponents(k).amax(-1))[which, None]
-    digits = exact_scores(q, k, exponents(q).amax(-1, keepdim=True), k_top, product)
-    return first_best(digits, keys.double(), highest, lambda x: x[which]).long()
+    k_top = highest(exponents(k).amax(-1))[first, None]
+    digits = exact_scores(q, k, exponents(q).amax(-1, keepdim=True), k_top, lambda a, b: (a * b).sum(-1))
+    return first_best(digits, keys.double(), highest, lambda x: x[first])[first] == keys
 
 
-def _close_in_float64(q: Tensor, k: Tensor, matrix: Tensor, which: Tensor, keys: Tensor) -> Tensor:
-    """Which pairs float64 leaves undecided, or are the best of their query."""
-    k = k[matrix[which], keys].double()
-    first = torch.ones_like(which, dtype=torch.bool)
-    first[1:] = which[1:] != which[:-1]
-    terms = q[which] * (k - k[first][which])  # what a key scores above the first of the query
+def _close_in_float64(q: Tensor, k: Tensor, first: Tensor) -> Tensor:
+    """Which pairs float64 leaves undecided, or are the best of their query; ``first`` is the first pair of each."""
+    terms = q * (k - k[first])  # what a key scores above the first of the query
     sizes = terms.abs().sum(-1)
     score, error = terms.sum(-1), sum_error(q.shape[-1], sizes)
     lost = ~sizes.isfinite()  # to overflow: undecided
     low = (score - error).masked_fill_(lost, -torch.inf)
-    best = low.new_full((len(q),), -torch.inf).scatter_reduce_(0, which, low, "amax")
-    return (score + error >= best[which]) | lost
+    best = torch.full_like(low, -torch.inf).scatter_reduce_(0, first, low, "amax")
+    return (score + error >= best[first]) | lost
 
 
 def best_by_matrix(q: Tensor, k: Tensor, seen: tuple[Tensor, Tensor] | None = None) -> Tensor:
