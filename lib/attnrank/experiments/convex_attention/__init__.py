@@ -88,7 +88,7 @@ EXPERIMENTS = {
         "What memory does the solver need with cross-entropy?",
         convex_memory,
         quick=grid(loss=["cross_entropy"], samples=[200], n=[16], d=[4], share=[0.1]),
-        paper=grid(loss=["cross_entropy"], samples=[1250, 5000], n=[64], d=[48], share=[0.1]),
+        paper=grid(loss=["cross_entropy"], samples=[1250, 5000, 20_000], n=[64], d=[48], share=[0.1]),
         chapter=CHAPTER,
         repeats=Exact(),
         timed=True,
