@@ -1,8 +1,9 @@
-"""Links from a figure to what it was drawn from, wherever its caption names published tables.
+"""Links from a figure or a table to what it was drawn from, wherever its caption names published tables.
 
-The name of a table in a caption, ``accuracy.csv``, becomes a link to a copy of its rows. Under the caption a line links
-the provenance of each table (its JSON) and the module of the package whose function computes a row. A name that is no
-published table fails the build.
+The name of a table in a figure's caption, ``accuracy.csv``, becomes a link to a copy of its rows. Under the caption a
+line links the provenance of each table (its JSON) and the module of the package whose function computes a row; under a
+table that a cell prints (``report.table``) the line links the rows, too. A name that is no published table fails the
+build.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from sphinx.util.typing import ExtensionMetadata
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 TABLE = re.compile(r"\b(\w+)\.csv\b")
+CAPTION = re.compile(r"<p class='table-caption'>(.*?)</p>", re.S)
 logger = logging.getLogger(__name__)
 
 
@@ -58,19 +60,21 @@ def linked(text: str, root: Path) -> list[nodes.Node]:
     return [*found, nodes.Text(text[end:])]
 
 
-def sources(names: list[str], root: Path) -> nodes.legend:
-    """The line under the caption: of each table its provenance and code."""
+def sources(names: list[str], root: Path, *, rows: bool) -> nodes.paragraph:
+    """The line under the caption: of each table its provenance and code, before them its ``rows`` if wanted."""
     line = nodes.paragraph("", "")
     for name in names:
         known = record(name)
         function = f"{known['module'].rpartition('.')[2]}.{known['function']}"
+        line += nodes.Text(f"{' · ' if len(line) else ''}{name}: ")
+        if rows:
+            line += [download(RESULTS / f"{name}.csv", root, "rows"), nodes.Text(", ")]
         line += [
-            nodes.Text(f"{' · ' if len(line) else ''}{name}: "),
             download(RESULTS / f"{name}.json", root, "provenance"),
             nodes.Text(", code "),
             download(module_file(known["module"], root), root, function),
         ]
-    return nodes.legend("", line, classes=["sources"])
+    return line
 
 
 class FigureSources(SphinxTransform):
@@ -80,16 +84,34 @@ class FigureSources(SphinxTransform):
         root = Path(self.env.srcdir)
         for figure in self.document.findall(nodes.figure):
             for caption in figure.findall(nodes.caption):
-                names = tables(caption.astext())
-                for name in names:
-                    self.env.note_dependency(str(RESULTS / f"{name}.json"))
-                    if not record(name):
-                        logger.warning("a caption names %s.csv, which is no published table", name, location=figure)
+                names = self.published(caption.astext(), figure)
                 for text in list(caption.findall(nodes.Text)):
                     if TABLE.search(text):
                         text.parent.replace(text, linked(text.astext(), root))
-                if published := [name for name in names if record(name)]:
-                    figure += sources(published, root)
+                if names:
+                    figure += nodes.legend("", sources(names, root, rows=False), classes=["sources"])
+        for printed in list(self.document.findall(nodes.raw)):
+            names = self.published(" ".join(CAPTION.findall(printed.astext())), printed)
+            if names:
+                output = place(printed)
+                line = nodes.container("", sources(names, root, rows=True), classes=["sources"])
+                output.parent.insert(output.parent.index(output) + 1, line)
+
+    def published(self, caption: str, where: nodes.Node) -> list[str]:
+        """The published tables that a caption names; a name that is none of them is told."""
+        names = tables(caption)
+        for name in names:
+            self.env.note_dependency(str(RESULTS / f"{name}.json"))
+            if not record(name):
+                logger.warning("a caption names %s.csv, which is no published table", name, location=where)
+        return [name for name in names if record(name)]
+
+
+def place(printed: nodes.Node) -> nodes.Node:
+    """The output of a cell that a printed table is one form of."""
+    while printed.parent is not None and "cell_output" not in printed.parent.get("classes", []):
+        printed = printed.parent
+    return printed
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:

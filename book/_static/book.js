@@ -11,6 +11,24 @@ function markWide() {
   }
 }
 
+// A line breaks neither between a formula and the comma after it nor between a bracket and the formula after that.
+function keepTogether() {
+  for (const formula of document.querySelectorAll(".bd-article span.math")) {
+    const [before, after] = [formula.previousSibling, formula.nextSibling]
+    const opening = before?.nodeType === 3 && /[(\[“‘]+$/.exec(before.data)?.[0]
+    const closing = after?.nodeType === 3 && /^[,.;:!?)\]”’]+(?=\s|$)/.exec(after.data)?.[0]
+    if (!opening && !closing) continue
+    const together = document.createElement("span")
+    together.className = "together"
+    formula.replaceWith(together)
+    together.append(opening || "", formula, closing || "")
+    if (opening) before.data = before.data.slice(0, -opening.length)
+    if (closing) after.data = after.data.slice(closing.length)
+  }
+}
+if (document.readyState === "loading") addEventListener("DOMContentLoaded", keepTogether)
+else keepTogether()
+
 // What scrolls sideways can be reached, and scrolled, by keyboard.
 const boxes = "pre, mjx-container, div.math, .table-box, .pst-scrollable-table-container, .output, .tableblock"
 

@@ -30,6 +30,13 @@ const synonyms = [
   ["positional encoding", "position embedding", "positions"],
   ["install", "installation", "pip install"],
   ["random features", "random weights", "initialisation", "init"],
+  ["grokking", "delayed generalisation", "modular division", "modular arithmetic"],
+  ["distillation", "student", "teacher", "student of a text model"],
+  ["svm", "support vector machine", "max-margin", "margin"],
+  ["bpe", "byte-pair encoding", "subwords", "tokenizer"],
+  ["pruning", "truncation", "compression", "cutting down"],
+  ["linear attention", "linear self-attention"],
+  ["d_qk", "qk_dim", "query-key dimension"],
 ]
 const skipped = new Set(
   "a an and are as at be by can do does for from has have how i if in into is it its many much my of on or should that the there this to what when where which why will with you your".split(" "),

@@ -40,6 +40,27 @@ def test_figures_link_their_tables_and_code(root: Path, site: Path) -> None:
     assert seen > 40
 
 
+def test_printed_tables_link_their_rows_and_code(root: Path, site: Path) -> None:
+    seen = 0
+    for page in sorted(site.glob("notebooks/*.html")):
+        for caption in html_checks.parse(page).select("article p.table-caption"):
+            names = figure_sources.tables(caption.get_text())
+            line = caption.find_parent("div", class_="output").find_next_sibling()
+            assert bool(names) == bool(line and "sources" in line.get("class", [])), f"{page.name}: {caption.get_text()}"
+            if names:
+                assert re.findall(r"(\w+): rows , provenance", line.get_text(" ", strip=True)) == names
+                links = line.select("a.download")
+                copies = [(page.parent / link["href"]).read_bytes() for link in links]
+                folder = root / "book/results"
+                for at, name in enumerate(names):
+                    known = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+                    own = [folder / f"{name}.csv", folder / f"{name}.json",
+                           figure_sources.module_file(known["module"], root)]  # fmt: skip
+                    assert copies[3 * at : 3 * at + 3] == [path.read_bytes() for path in own], name
+                seen += len(names)
+    assert seen > 20
+
+
 def test_every_table_has_its_code_in_the_package(root: Path) -> None:
     for path in sorted((root / "book/results").glob("*.json")):
         known = figure_sources.record(path.stem)

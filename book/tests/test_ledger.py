@@ -138,3 +138,10 @@ def test_the_filters_keep_what_fits(browser: browsing.Browser, site: Path):
     tab.goto((site / "book" / "ledger.html").as_uri(), wait_until="load")
     assert tab.locator("tr.claim-row:visible").count() == len(rows)
     tab.context.close()
+
+
+def test_a_link_to_a_claim_that_is_not_in_the_ledger_fails_the_build(small_book):
+    small_book.write("book/other.md", "# Other page\n\n(a-label)=\n## A section\n\nSee {claim}`barrier/no-such`.\n")
+    result = small_book.build(execute="off")
+    assert result.returncode != 0
+    assert "the ledger has no claim 'barrier/no-such'" in result.stdout

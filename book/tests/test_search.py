@@ -29,6 +29,8 @@ QUERIES = {  # what is typed: where one of the first three results must lead
     "nuclear norm": "notebooks/21_token_sparsity.html#vector-outputs-a-rank-for-each-token",
     "KV cache": "notebooks/10_heads_and_weights.html#multi-head-latent-attention",
     "vit": "notebooks/14_vit_initialisation.html",
+    "SVM": "notebooks/23_rank_and_convexity.html#attention-as-a-support-vector-machine",
+    "distillation": "notebooks/22_convex_experiments.html#a-student-of-a-text-model",
 }
 
 

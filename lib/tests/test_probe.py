@@ -182,7 +182,7 @@ def test_grouped_keys_without_repetition():
     assert set(frame["kv_heads"]) == {2} and set(frame["mask"]) == {"causal"}
 
 
-@torch.library.custom_op("attnrank_tests::flash_attn_fwd", mutates_args=())
+@torch.library.custom_op("attnrank_tests::flash_attn_fwd", mutates_args=(), schema="(Tensor q) -> Tensor")
 def kernel(q: torch.Tensor) -> torch.Tensor:
     return F.scaled_dot_product_attention(q, q, q)
 

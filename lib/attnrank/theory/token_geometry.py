@@ -71,7 +71,7 @@ def token_geometry_rank(n: int, d_h: float, directions: float, common_share: flo
 
 
 def _normal_rule() -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights for a standard normal variable: panels, as the integrand may be a steep step between 0 and 5."""
+    """Nodes and weights for a standard normal variable: panels, for a step that may be steep from 0 to 5."""
     edges = np.array([-8.5, -6.0, -4.5, -3.0, -2.0, -1.0, *np.linspace(0.0, 5.0, 26), 6.0, 8.5])
     nodes, weights = gauss_legendre(edges[None], order=7)
     return nodes[0], weights[0] * stats.norm.pdf(nodes[0])
