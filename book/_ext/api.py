@@ -37,7 +37,7 @@ def signature(thing: Any) -> str:
 
 def inline(text: str) -> list[nodes.Node]:
     """Text with its code: ``code``, `code`, :func:`name`."""
-    text = re.sub(r":\w+:`~?([^`]+)`", r"``\1``", re.sub(r"\s+", " ", text).strip())
+    text = re.sub(r":\w+:`~?([^`]+)`", r"``\1``", re.sub(r"::$", ":", re.sub(r"\s+", " ", text).strip()))
     parts = re.split(r"``(.+?)``|`([^`]+)`", text)
     found: list[nodes.Node] = []
     for text, double, single in zip(parts[::3], [*parts[1::3], None], [*parts[2::3], None]):

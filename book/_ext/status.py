@@ -22,6 +22,7 @@ from sphinx.util.docutils import SphinxDirective
 from sphinx.util.typing import ExtensionMetadata
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
+SPACE = "\u00a0"  # between a number and its unit, where no line breaks
 BUILDERS = ("torch", "numpy", "scipy", "pandas", "matplotlib", "sphinx", "jupyter-book", "myst-nb", "sphinx-book-theme")
 
 
@@ -35,8 +36,8 @@ def duration(seconds: float) -> str:
     """Two digits of the fitting unit."""
     for unit, size in (("h", 3600), ("min", 60)):
         if seconds >= size:
-            return f"{seconds / size:.1f} {unit}" if seconds < 10 * size else f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+            return f"{seconds / size:.1f}{SPACE}{unit}" if seconds < 10 * size else f"{seconds / size:.0f}{SPACE}{unit}"
+    return f"{seconds:.1f}{SPACE}s" if seconds < 10 else f"{seconds:.0f}{SPACE}s"
 
 
 def rows_of(record: dict[str, Any]) -> int:

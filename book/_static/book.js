@@ -1,3 +1,19 @@
+// Displayed formulas that are a little wider than their place are set smaller; the others scroll, from their beginning.
+const smallest = 0.75
+
+function fitDisplays() {
+  for (const formula of document.querySelectorAll(".bd-article mjx-container[display]")) {
+    formula.style.removeProperty("font-size")
+    formula.classList.remove("wide")
+    const sides = [...formula.querySelectorAll("mjx-math *")].map(part => part.getBoundingClientRect()).filter(box => box.width)
+    const width = Math.max(...sides.map(box => box.right)) - Math.min(...sides.map(box => box.left))
+    const share = (formula.parentElement.clientWidth - 2) / width
+    if (!(share < 1) || formula.parentElement.clientWidth === 0) continue
+    if (share < smallest) formula.classList.add("wide")
+    else formula.style.setProperty("font-size", `${Math.floor(106 * share)}%`, "important")
+  }
+}
+
 // Formulas in the text cannot break: those wider than their column get the class "wide" and scroll.
 const blocks = "p, li, td, th, dd, dt, figcaption, h1, h2, h3, h4, .admonition-title"
 
@@ -26,8 +42,25 @@ function keepTogether() {
     if (closing) after.data = after.data.slice(closing.length)
   }
 }
-if (document.readyState === "loading") addEventListener("DOMContentLoaded", keepTogether)
-else keepTogether()
+
+// In tables of numbers columns of words stand left, numbers right.
+function alignWords() {
+  for (const table of document.querySelectorAll("table.numbers")) {
+    const rows = [...table.rows].filter(row => row.closest("tbody"))
+    for (let column = 0; column < (rows[0]?.cells.length ?? 0); column++) {
+      const cells = rows.map(row => row.cells[column]).filter(cell => cell && !/^[–-]?$/.test(cell.textContent.trim()))
+      if (cells.length && cells.every(cell => /^[^\d.+–−<>≤≥±-]/.test(cell.textContent.trim())))
+        for (const row of table.rows) row.cells[column]?.classList.add("words")
+    }
+  }
+}
+
+function arrange() {
+  keepTogether()
+  alignWords()
+}
+if (document.readyState === "loading") addEventListener("DOMContentLoaded", arrange)
+else arrange()
 
 // What scrolls sideways can be reached, and scrolled, by keyboard.
 const boxes = "pre, mjx-container, div.math, .table-box, .pst-scrollable-table-container, .output, .tableblock"
@@ -44,6 +77,7 @@ function markScrollable() {
 }
 
 function mark() {
+  fitDisplays()
   markWide()
   markScrollable()
 }

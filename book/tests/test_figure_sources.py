@@ -46,7 +46,8 @@ def test_printed_tables_link_their_rows_and_code(root: Path, site: Path) -> None
         for caption in html_checks.parse(page).select("article p.table-caption"):
             names = figure_sources.tables(caption.get_text())
             line = caption.find_parent("div", class_="output").find_next_sibling()
-            assert bool(names) == bool(line and "sources" in line.get("class", [])), f"{page.name}: {caption.get_text()}"
+            linked = bool(line and "sources" in line.get("class", []))
+            assert bool(names) == linked, f"{page.name}: {caption.get_text()}"
             if names:
                 assert re.findall(r"(\w+): rows , provenance", line.get_text(" ", strip=True)) == names
                 links = line.select("a.download")

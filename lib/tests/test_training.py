@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -125,6 +127,27 @@ def test_digits_are_learned():
     accuracies = [entry["test_accuracy"] for entry in run.epochs]
     assert accuracies[0] < 0.3 < 0.6 < accuracies[-1]  # chance: 0.1
     assert run.best["test_accuracy"] == max(accuracies)
+
+
+class Terminal(io.StringIO):
+    """What is written to a terminal."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_terminal_shows_loss_accuracy_speed_and_remaining_time(terminal, monkeypatch):
+    stream = Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(sys, "__stderr__", stream)
+    train(model(), double(images()), RECIPE, seed=0, label="arm")
+    shown = stream.getvalue()
+    if terminal:
+        pattern = r"arm: .*12/12 \[\d+:\d+<\d+:\d+, .*loss \d\.\d{3}, accuracy [01]\.\d{3}, \d+ inputs/s"
+        assert re.search(pattern, shown), shown[-300:]
+    else:
+        assert shown == ""
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
@@ -251,6 +274,32 @@ def test_a_run_that_is_killed_ends_with_the_same_bits(tmp_path):
         assert same({name: file.get_tensor(name) for name in file.keys()}, weights(whole))  # noqa: SIM118
     leftovers = [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]
     assert len(leftovers) <= 2  # a kill in the middle of writing leaves the new file unfinished, and the old one whole
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_run_that_goes_on_in_float32_ends_within_the_stated_margin(threads, tmp_path):
+    """Interrupted in mid-epoch, resumed with another number of threads: 1e-4 over 12 steps; a step left out is 1e-3."""
+    whole, short = model(dtype=torch.float32), model(dtype=torch.float32)
+    complete = train(whole, images(), RECIPE, seed=1)
+    cut, path = images(), tmp_path / "run.safetensors"
+    plain = cut.batch
+
+    def interrupted(seed, epoch, step, batch):
+        if epoch * 4 + step == 6:
+            raise KeyboardInterrupt
+        return plain(seed, epoch, step, batch)
+
+    cut.batch = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        train(model(dtype=torch.float32), cut, RECIPE, seed=1, checkpoint=path, checkpoint_seconds=0)
+    torch.set_num_threads(threads)
+    resumed = train(short, images(), RECIPE, seed=1, checkpoint=path)
+    apart = [(weights(short)[name] - value).abs().max().item() for name, value in weights(whole).items()]
+    assert max(apart) < 1e-4 and resumed.final["test_loss"] == pytest.approx(complete.final["test_loss"], abs=1e-4)
+    other = model(dtype=torch.float32)
+    train(other, images(), replace(RECIPE, rate=RECIPE.rate * 11 / 12), seed=1)
+    apart = [(weights(other)[name] - value).abs().max().item() for name, value in weights(whole).items()]
+    assert max(apart) > 1e-3
 
 
 def test_one_epoch_more_is_another_run(tmp_path):

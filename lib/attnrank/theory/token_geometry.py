@@ -108,8 +108,8 @@ def _log_win(shift: np.ndarray, reach: float, n: int, k: float) -> np.ndarray:
     # U = +-cos(t), with density sin(t)^{k-2} on (0, pi/2): t = x^power removes what is singular at 0 for k < 2, and for
     # large k only the part within ten standard deviations of U = 0 matters
     power = 1.0 / (k - 1.0) if k < 2.0 else 1.0
-    ends = np.array([math.acos(min(1.0, 10.0 / math.sqrt(k))), math.pi / 2.0]) ** (1.0 / power)
-    nodes, weights = gauss_legendre(np.linspace(*ends, 17)[None], order=10)
+    start, end = (angle ** (1.0 / power) for angle in (math.acos(min(1.0, 10.0 / math.sqrt(k))), math.pi / 2.0))
+    nodes, weights = gauss_legendre(np.linspace(start, end, 17)[None], order=10)
     t = nodes[0] ** power
     log_density_of_t = (k - 2.0) * np.log(np.sinc(t / math.pi) if k < 2.0 else np.sin(t))
     sides = [(n - 1) * special.log_ndtr(shift[:, None] + sign * reach * np.cos(t)) for sign in (1.0, -1.0)]

@@ -86,6 +86,13 @@ def core(base: Setting) -> list[Setting]:
     return [base, base | uniform, base | {"qk_dim": 1}, small, small | norm, small | tied, base | {"value_dim": 1}]
 
 
+def judging(base: Setting) -> list[Setting]:
+    """Every arm of the predictions: `core`, then more of the same, then weights tied or frozen, sharper scores."""
+    norms = [base | {"qk_dim": d, "intervention": "qk_norm"} for d in (1, 4)]
+    full = [base | {"intervention": name} for name in ("tied", "frozen", "sharp")]
+    return [*core(base), base | {"qk_dim": 4}, base | {"value_dim": 2}, *norms, *full]
+
+
 def deciding(base: Setting) -> list[Setting]:
     """The arms that separate scores, values and rank, least first: what is trained with every seed before the rest."""
     changed, scores, values = interventions(base), only_scores(base), only_values(base)

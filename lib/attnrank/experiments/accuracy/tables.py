@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from attnrank.experiments.accuracy.arms import BASES, all_arms, completing, core, deciding, only_scores, runs
+from attnrank.experiments.accuracy.arms import BASES, all_arms, completing, core, deciding, judging, only_scores, runs
 from attnrank.experiments.accuracy.runs import (
     RANKS,
     accuracy,
@@ -36,11 +36,11 @@ def _digits() -> list[Setting]:
 
 
 def _cifar10(patch: int, epochs: int) -> list[Setting]:
-    """The arms that decide once, then at three seeds, the fewest first; the others three seeds at a time."""
+    """The arms that decide once; those of the predictions at three seeds, the fewest first; the others likewise."""
     of = partial(runs, dataset="cifar10", patch=patch, epochs=epochs)
     few, some = core(PHOTOGRAPHS), deciding(PHOTOGRAPHS)
     cheap = [arm for arm in some if arm["heads"] < PHOTOGRAPHS["width"]]  # 64 heads of dimension 1 are slow
-    rest = [*few, *some, *completing(PHOTOGRAPHS), *all_arms(PHOTOGRAPHS)]
+    rest = [*few, *judging(PHOTOGRAPHS), *some, *completing(PHOTOGRAPHS), *all_arms(PHOTOGRAPHS)]
     return _once(of(cheap, seeds=[0]), of(few, seeds=[0]), of(rest, seeds=range(3), by="arm"))
 
 
@@ -51,13 +51,19 @@ SERIES: dict[str, list[Setting]] = {
         seeds=range(3),
     ),
     "digits": _digits(),
+    "digits, pixels": runs(  # a token for each pixel: does attention matter with more tokens and epochs?
+        [DIGITS, DIGITS | {"intervention": "uniform"}], dataset="digits", patch=1, epochs=40, seeds=range(3),
+    ),
     "cifar10, short": _cifar10(patch=8, epochs=5),
     "cifar10": _cifar10(patch=4, epochs=15),
     "cifar100": runs(deciding(PHOTOGRAPHS), dataset="cifar100", patch=4, epochs=15, seeds=range(3)),
     "cifar10, long": runs(deciding(PHOTOGRAPHS)[:6], dataset="cifar10", patch=4, epochs=60, seeds=range(3)),
 }
 #: How many of them, from the first, are finished and published. To go on, see `book/reading.md`.
-FINISHED = {"digits, brief": 9, "digits": 66, "cifar10, short": 12, "cifar10": 0, "cifar100": 0, "cifar10, long": 0}
+FINISHED = {
+    "digits, brief": 9, "digits": 66, "digits, pixels": 2, "cifar10, short": 24, "cifar10": 0, "cifar100": 0,
+    "cifar10, long": 0,
+}  # fmt: skip
 
 
 def finished() -> list[Setting]:
