@@ -57,8 +57,8 @@ METHODS = {
 SHARES = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
 #: Shares whose looks in between are published, and that of the maps; other step sizes, with the share and the seeds at
 #: which they are tried.
-TRACED, MAPPED = (0.1, 0.03, 0.01, 0.003, 0.001), 0.001
-RATES, AT, FEW = (0.03, 0.003), 0.001, range(3)
+TRACED, MAPPED = (0.1, 0.03, 0.01, 0.003, 0.001), 0.0003
+RATES, AT, FEW = (0.03, 0.003), 0.001, range(2)
 SEEDS = range(5)
 
 
@@ -133,7 +133,8 @@ EXPERIMENTS = {
         quick=_TINY_STUDENTS,
         paper=[
             *_students(SEEDS),
-            *(one for rate in RATES for one in _students(FEW, shares=[AT], rate=rate) if one["method"] != "program"),
+            *(one for seed in FEW for rate in RATES for one in _students([seed], shares=[AT], rate=rate)
+              if one["method"] != "program"),
             *_students([0], teacher="bert-base-uncased"),
         ],
         chapter=CHAPTER,
