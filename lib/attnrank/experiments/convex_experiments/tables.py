@@ -20,7 +20,7 @@ from attnrank.sweep import Setting
 
 CHAPTER = "convex_experiments"
 #: How many of the runs of a series, from the first, are finished and published.
-FINISHED = {"p = 17": 9, "p = 31": 6, "p = 97": 2, "p = 11": 6, "p = 17, decay": 18}
+FINISHED = {"p = 17": 9, "p = 31": 6, "p = 97": 4, "p = 11": 6, "p = 17, decay": 18}
 
 
 def finished() -> list[Setting]:
@@ -57,7 +57,7 @@ METHODS = {
 SHARES = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
 #: Shares whose looks in between are published, and that of the maps; other step sizes, with the share and the seeds at
 #: which they are tried.
-TRACED, MAPPED = (0.1, 0.03, 0.01, 0.003, 0.001), 0.0003
+TRACED, MAPPED = (0.1, 0.03, 0.01, 0.003, 0.001), 0.01
 RATES, AT, FEW = (0.03, 0.003), 0.001, range(2)
 SEEDS = range(5)
 
