@@ -59,7 +59,7 @@ def test_printed_tables_link_their_rows_and_code(root: Path, site: Path) -> None
                            figure_sources.module_file(known["module"], root)]  # fmt: skip
                     assert copies[3 * at : 3 * at + 3] == [path.read_bytes() for path in own], name
                 seen += len(names)
-    assert seen > 20
+    assert seen > 5
 
 
 def test_every_table_has_its_code_in_the_package(root: Path) -> None:

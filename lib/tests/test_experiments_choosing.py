@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from attnrank.experiments.accuracy import runs, tables
-from attnrank.experiments.choosing_head_dimension import judge, rule, trained, truncation
+from attnrank.experiments.choosing_head_dimension import judge, rule, seconds, trained, truncation
+from attnrank.experiments.text import runs as text_runs
+from attnrank.experiments.text import tables as text_tables
 from attnrank.models import Attention, TransformerConfig, pretrained
 from attnrank.models.keywords import KeywordTransformer
 from attnrank.models.route import RouteEncoder
@@ -34,11 +36,36 @@ def test_the_recommendation_is_read_off_the_shares():
 
 
 def test_models_of_the_rule_are_those_that_were_trained():
-    build, _ = rule._models("digits", "coupled")
-    model = build(4, torch.Generator().manual_seed(3))
+    model = rule.builder("digits", "coupled")(4, torch.Generator().manual_seed(3))
     setting = next(s for s in tables.SERIES["digits"] if s["heads"] == 8 and s["qk_dim"] == 4 and s["value_dim"] == 4)
     expected = runs.untrained(setting | {"seed": 3}).state_dict()
     assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
+
+
+def test_text_models_of_the_rule_are_those_that_were_trained():
+    series = [s for s in text_tables.SERIES["64 words"] if s["seed"] == 0 and s["intervention"] == "none"]
+    changed = [s for s in series if s["value_dim"] == text_tables.BASE["value_dim"]]
+    assert {s["qk_dim"] for s in changed} == set(rule.CANDIDATES["imdb"])
+    setting = changed[1]
+    model = rule.builder("imdb", "scores")(setting["qk_dim"], torch.Generator().manual_seed(3))
+    expected = text_runs.untrained(setting | {"seed": 3}).state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
+    made = pd.DataFrame([s | {"stopped": "", "accuracy": 0.7, "parameters": 9, "parameters_without_embedding": 5,
+                              "flops_per_text": 3} for s in text_tables.SERIES["64 words"]])  # fmt: skip
+    rows = judge.trained_rows("imdb", "scores", {"text_accuracy": made})
+    assert rows.groupby("head_dim").seed.nunique().to_dict() == dict.fromkeys(rule.CANDIDATES["imdb"], 3)
+    assert (rows.parameters == 5).all() and judge.default_head_dim("imdb") == text_tables.BASE["qk_dim"]
+
+
+@pytest.mark.parametrize("task", rule.CANDIDATES)
+def test_every_task_is_timed_on_inputs_of_its_shape(task, monkeypatch):
+    monkeypatch.setattr(seconds, "TURN", 0.0)
+    row = seconds.head_dim_seconds(task, 2, 1, seconds.processor())
+    assert row["low"] <= row["ratio"] <= row["high"] and row["seconds"] > 0
+    model = rule.builder(task, "scores")(2, torch.Generator().manual_seed(0)).float()
+    assert len(model(seconds.inputs(task))) == seconds.BATCH
+    with pytest.raises(ValueError, match="processor must be the one at hand"):
+        seconds.head_dim_seconds(task, 2, 1, "another")
 
 
 def test_choices():
@@ -50,6 +77,7 @@ def test_choices():
     assert found.head_dim.to_dict() == {"recommended": 4, "default": 16, "best": 2}  # 8 has fewer seeds
     assert found.behind["recommended"] == pytest.approx(0) and found.half_width["recommended"] == pytest.approx(0)
     assert np.isnan(found.accuracy["default"]) and found.seeds["default"] == 0
+    assert found.interval["best"] == pytest.approx(4.302653 * 0.01 / 3**0.5)  # Student's t, two degrees of freedom
     worse = judge.choices(rows, recommended=1, default=2).set_index("choice")
     assert worse.behind["recommended"] == pytest.approx(0.3) and worse.parameters["recommended"] == 100
 
@@ -58,7 +86,7 @@ def test_costs_are_those_of_the_layer():
     layer = Attention(TransformerConfig(32, 1, 4, 1, value_dim=32), torch.Generator())
     made = pd.DataFrame([{"task": "permutation", "readout": "pointer", "n": 16, "intervention": "none", "heads": 1,
                           "qk_dim": 4, "seed": 0, "accuracy": 1.0}])  # fmt: skip
-    row = judge.trained_rows("permutation", "scores", pd.DataFrame(), made).iloc[0]
+    row = judge.trained_rows("permutation", "scores", {"task_heads": made}).iloc[0]
     assert row.parameters == sum(value.numel() for part in (layer.query, layer.key) for value in part.parameters())
     with torch.utils.flop_counter.FlopCounterMode(display=False) as counter:
         q, k = layer.queries_keys(draw(1, 16, 32))

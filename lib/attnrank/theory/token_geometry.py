@@ -58,7 +58,7 @@ def token_geometry_rank(n: int, d_h: float, directions: float, common_share: flo
     for name, value in (("d_h", d_h), ("directions", directions)):
         if value != np.inf:
             inverse += 1.0 / _check.real(name, value, minimum=1.0)
-    common, weights = _normal_rule()
+    common, weights = _normal_rule(5 if rho <= 0.9 else 7)
     spread = math.sqrt(1.0 - rho)
     if inverse == 0.0 or rho == 1.0:
         log_win = _log_win_normal(math.sqrt(rho) * common, spread, n)
@@ -70,16 +70,16 @@ def token_geometry_rank(n: int, d_h: float, directions: float, common_share: flo
     return n * float(weights @ hit_probability(np.exp(log_win), n) @ radius_weights)
 
 
-def _normal_rule() -> tuple[np.ndarray, np.ndarray]:
+def _normal_rule(order: int) -> tuple[np.ndarray, np.ndarray]:
     """Nodes and weights for a standard normal variable: panels, for a step that may be steep from 0 to 5."""
     edges = np.array([-8.5, -6.0, -4.5, -3.0, -2.0, -1.0, *np.linspace(0.0, 5.0, 26), 6.0, 8.5])
-    nodes, weights = gauss_legendre(edges[None], order=7)
+    nodes, weights = gauss_legendre(edges[None], order=order)
     return nodes[0], weights[0] * stats.norm.pdf(nodes[0])
 
 
 def _log_win_normal(shift: np.ndarray, spread: float, n: int) -> np.ndarray:
     """log E[Phi(shift + spread Z)^{n-1}] for a vector of shifts, Z standard normal."""
-    z, weights = _normal_rule()
+    z, weights = _normal_rule(7)
     return special.logsumexp((n - 1) * special.log_ndtr(shift[:, None] + spread * z), b=weights, axis=1)
 
 
@@ -105,15 +105,15 @@ def _log_win(shift: np.ndarray, reach: float, n: int, k: float) -> np.ndarray:
     if k == 1.0:
         sides = [(n - 1) * special.log_ndtr(shift + sign * reach) for sign in (1.0, -1.0)]
         return np.logaddexp(*sides) - math.log(2.0)
-    # U = +-cos(t), with density sin(t)^{k-2} on (0, pi/2): t = x^power removes what is singular at 0 for k < 2, and for
-    # large k only the part within ten standard deviations of U = 0 matters
-    power = 1.0 / (k - 1.0) if k < 2.0 else 1.0
-    start, end = (angle ** (1.0 / power) for angle in (math.acos(min(1.0, 10.0 / math.sqrt(k))), math.pi / 2.0))
-    nodes, weights = gauss_legendre(np.linspace(start, end, 17)[None], order=10)
+    # U = +-cos(t), with density sin(t)^{k-2} on (0, pi/2): t = x^power smooths what is singular at 0 for small k;
+    # for large k only the part within ten standard deviations of U = 0 matters
+    power = 1.0 / (k - 1.0) if k < 2.0 else 2.0 if k < 6.0 else 1.0
+    ends = np.array([math.acos(min(1.0, 10.0 / math.sqrt(k))), math.pi / 2.0]) ** (1.0 / power)
+    nodes, weights = gauss_legendre(np.linspace(ends[0], ends[1], 9)[None], order=8)
     t = nodes[0] ** power
-    log_density_of_t = (k - 2.0) * np.log(np.sinc(t / math.pi) if k < 2.0 else np.sin(t))
+    log_density_of_x = (k - 2.0) * np.log(np.sinc(t / math.pi)) + (power * (k - 1.0) - 1.0) * np.log(nodes[0])
     sides = [(n - 1) * special.log_ndtr(shift[:, None] + sign * reach * np.cos(t)) for sign in (1.0, -1.0)]
-    log_win = np.logaddexp(*sides) + log_density_of_t
+    log_win = np.logaddexp(*sides) + log_density_of_x
     top = log_win.max(axis=1)
     total = np.exp(log_win - top[:, None]) @ (weights[0] * power)
     return top + np.log(total) - special.betaln((k - 1.0) / 2.0, 0.5)

@@ -2,46 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 from scipy import stats
 
 from attnrank import _check
-from attnrank.experiments.accuracy.arms import BASES, coupled, only_scores
-from attnrank.experiments.choosing_head_dimension.rule import CANDIDATES, PATCH
+from attnrank.experiments.accuracy.arms import coupled, only_scores
+from attnrank.experiments.choosing_head_dimension.rule import CANDIDATES, LENGTH, PATCH, N, base_of
 from attnrank.experiments.does_rank_matter.tasks import Task
+from attnrank.sweep import Setting
 
 #: Epochs of the series of the chapter accuracy that are looked at.
 EPOCHS = {"digits": 12, "cifar10": 5}
-N = 16
+SHAPE = ["width", "depth", "heads", "qk_dim", "value_dim", "mlp_width"]
 
 
-def trained_rows(task: str, family: str, accuracy: pd.DataFrame, task_heads: pd.DataFrame) -> pd.DataFrame:
+def trained_rows(task: str, family: str, tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Finished runs of a task along a family of head dimensions: head_dim, seed, accuracy, parameters, flops.
 
-    ``accuracy`` and ``task_heads`` are the tables of these names. Parameters are those of the whole model, for one
-    layer on a task those of W_q and W_k; flops are of one forward pass over one image or sequence.
+    ``tables`` has the tables accuracy, text_accuracy and task_heads, as far as the task needs them. Parameters are
+    those of the whole model, of a text model without its embeddings, and for one layer on a task those of W_q and W_k;
+    flops are of one forward pass over one image, text or sequence.
     """
     if _check.choice("task", task, CANDIDATES) in PATCH:
-        base = BASES["digits" if task == "digits" else "photographs"]
-        arms = {"scores": only_scores, "coupled": coupled}[_check.choice("family", family, ("scores", "coupled"))](base)
-        of = accuracy[(accuracy.dataset == task) & (accuracy.patch == PATCH[task]) & (accuracy.epochs == EPOCHS[task])]
-        of = of[(of.intervention == "none") & (of.stopped == "")]
-        wanted = pd.DataFrame(arms)[["width", "depth", "heads", "qk_dim", "value_dim", "mlp_width"]].drop_duplicates()
-        rows = of.merge(wanted).rename(columns={"qk_dim": "head_dim", "flops_per_image": "flops"})
+        of = tables["accuracy"]
+        of = of[(of.dataset == task) & (of.patch == PATCH[task]) & (of.epochs == EPOCHS[task])]
+        line = {"scores": only_scores, "coupled": coupled}[_check.choice("family", family, ("scores", "coupled"))]
+        rows = _plain(of, line(base_of(task))).rename(columns={"flops_per_image": "flops"})
+    elif task in LENGTH:
+        of = tables["text_accuracy"]
+        arms = [base_of(task) | {"qk_dim": d} for d in CANDIDATES[task]]
+        rows = _plain(of[(of.dataset == task) & (of.length == LENGTH[task])], arms).drop(columns="parameters")
+        rows = rows.rename(columns={"flops_per_text": "flops", "parameters_without_embedding": "parameters"})
     else:
-        of = task_heads[(task_heads.task == task) & (task_heads.readout == "pointer") & (task_heads.n == N)]
-        rows = of[(of.intervention == "none") & (of.heads == 1)].rename(columns={"qk_dim": "head_dim"})
+        of = tables["task_heads"]
+        of = of[(of.task == task) & (of.readout == "pointer") & (of.n == N) & (of.heads == 1)]
+        rows = of[of.intervention == "none"].rename(columns={"qk_dim": "head_dim"})
         width = Task(task, N, N, 0).width
         rows = rows.assign(parameters=2 * (width + 1) * rows.head_dim,
                            flops=2 * N * (2 * width + N) * rows.head_dim)  # fmt: skip
     return rows[["head_dim", "seed", "accuracy", "parameters", "flops"]].reset_index(drop=True)
 
 
+def _plain(of: pd.DataFrame, arms: list[Setting]) -> pd.DataFrame:
+    """The finished runs of these shapes to whose scores nothing was done."""
+    wanted = pd.DataFrame(arms)[SHAPE].drop_duplicates()
+    return of[(of.intervention == "none") & (of.stopped == "")].merge(wanted).rename(columns={"qk_dim": "head_dim"})
+
+
 def default_head_dim(task: str) -> int:
     """Width over number of heads, or the largest trained where that is larger."""
-    if task in PATCH:
-        base = BASES["digits" if task == "digits" else "photographs"]
+    if task in PATCH or task in LENGTH:
+        base = base_of(task)
         return base["width"] // base["heads"]
     return min(Task(task, N, N, 0).width, max(CANDIDATES[task]))
 
@@ -50,8 +64,9 @@ def choices(rows: pd.DataFrame, recommended: int, default: int) -> pd.DataFrame:
     """The recommended, default and best head dimension: accuracy and its loss against the best, cost beside the best.
 
     ``rows`` as from `trained_rows`. Best is the highest mean accuracy among the head dimensions with the most seeds,
-    the smallest of equals. ``behind`` is the mean over paired seeds of best minus this one, with the half-width of its
-    95 % interval (Student's; missing for one seed). A head dimension that has not been trained gives missing values.
+    the smallest of equals. ``interval`` is the half-width of the 95 % interval of the accuracy (Student's; missing for
+    one seed). ``behind`` is the mean over paired seeds of best minus this one, with the half-width of its own interval.
+    A head dimension that has not been trained gives missing values.
     """
     groups = rows.groupby("head_dim")
     mean, seeds = groups.accuracy.mean(), groups.seed.nunique()
@@ -64,7 +79,7 @@ def choices(rows: pd.DataFrame, recommended: int, default: int) -> pd.DataFrame:
             here = groups.get_group(head_dim)
             behind = _paired(rows, best, head_dim)
             row |= {
-                "accuracy": mean[head_dim], "behind": behind.mean(),
+                "accuracy": mean[head_dim], "interval": _half_width(here.accuracy.to_numpy()), "behind": behind.mean(),
                 "half_width": _half_width(behind) if head_dim != best else None,
                 "parameters": int(here.parameters.iloc[0]), "flops": float(here.flops.iloc[0]),
             }  # fmt: skip

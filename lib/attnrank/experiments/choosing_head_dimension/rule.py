@@ -12,49 +12,76 @@ from attnrank.experiments.accuracy.arms import BASES, coupled, only_scores, runs
 from attnrank.experiments.accuracy.runs import probe_images, untrained
 from attnrank.experiments.does_rank_matter.tasks import Task
 from attnrank.experiments.experiment import Experiment, Rounding
+from attnrank.experiments.text import runs as text_runs
+from attnrank.experiments.text import tables as text_tables
 from attnrank.models import Attention, TransformerConfig
 from attnrank.probe import recommend_head_dim
 from attnrank.sweep import Setting, grid
 
-#: Head dimensions at which the chapters accuracy and does_rank_matter have trained models.
-CANDIDATES = {"digits": (1, 2, 4, 8, 16, 32), "cifar10": (1, 2, 4, 8, 16, 32, 64), "permutation": (1, 2, 3, 4, 8, 16),
-              "nearest": (1, 2, 3, 4, 8, 16)}  # fmt: skip
+#: Head dimensions at which the chapters accuracy, text and does_rank_matter have trained models.
+CANDIDATES = {"digits": (1, 2, 4, 8, 16, 32), "cifar10": (1, 2, 4, 8, 16, 32, 64), "imdb": (1, 2, 4, 8, 16),
+              "permutation": (1, 2, 3, 4, 8, 16), "nearest": (1, 2, 3, 4, 8, 16)}  # fmt: skip
 PATCH = {"digits": 2, "cifar10": 8}
+#: The series of the chapter text from which the reviews come.
+LENGTH = {"imdb": 64}
 GAPS = (0.02, 0.05, 0.1)
 SEEDS = 8
 FAMILIES = ("scores", "coupled")
+#: Tokens of the tasks that are drawn.
+N = 16
 
 
 def recommended_heads(task: str, family: str, gap: float, seeds: int) -> Setting:
     """The head dimension that `attnrank.recommend_head_dim` recommends for the models of a task, among those trained.
 
-    ``task``: digits and cifar10, Vision Transformers of the chapter accuracy on their 32 test images; permutation and
-    nearest, the layer of the chapter does_rank_matter with 16 tokens on 32 sequences. ``family``: "scores", d_qk alone;
-    "coupled", d = h d_h. ``low`` and ``high``: 95 % of resamples of the seeds lie between. ``share``: rank / n at the
-    recommended head dimension, ``largest`` at the largest candidate.
+    ``task``: digits and cifar10, Vision Transformers of the chapter accuracy on their 32 test images; imdb, models of
+    the chapter text on its 32 test reviews of 64 words; permutation and nearest, the layer of the chapter
+    does_rank_matter with 16 tokens on 32 sequences. ``family``: "scores", d_qk alone; "coupled", d = h d_h, of images.
+    ``low`` and ``high``: 95 % of resamples of the seeds lie between. ``share``: rank / n at the recommended head
+    dimension, ``largest`` at the largest candidate.
     """
-    build, batch = _models(_check.choice("task", task, CANDIDATES), _check.choice("family", family, FAMILIES))
-    found = recommend_head_dim(build, batch, CANDIDATES[task], gap=gap, seeds=seeds)
+    _check.choice("task", task, CANDIDATES)
+    build = builder(task, _check.choice("family", family, FAMILIES))
+    found = recommend_head_dim(build, inputs(task), CANDIDATES[task], gap=gap, seeds=seeds)
     share = found.shares.set_index("head_dim")["share"]
     return {"head_dim": found.head_dim, "low": found.low, "high": found.high, "share": float(share[found.head_dim]),
             "largest": float(share.iloc[-1])}  # fmt: skip
 
 
-def _models(task: str, family: str) -> tuple[Callable[[int, torch.Generator], nn.Module], Tensor]:
+def base_of(task: str) -> Setting:
+    """The model of a task of images or texts that its chapter compares with its changes."""
+    return text_tables.BASE if task in LENGTH else BASES["digits" if task == "digits" else "photographs"]
+
+
+def builder(task: str, family: str) -> Callable[[int, torch.Generator], nn.Module]:
+    """``build(head_dim, generator)``, the untrained models of a task along a family, as `recommend_head_dim` wants."""
     if task in PATCH:
-        base = BASES["digits" if task == "digits" else "photographs"]
-        arms = {"scores": only_scores, "coupled": coupled}[family](base)
+        arms = {"scores": only_scores, "coupled": coupled}[family](base_of(task))
         settings = {arm["qk_dim"]: arm for arm in runs(arms, dataset=task, patch=PATCH[task], epochs=1, seeds=[0])}
-        return lambda d, generator: untrained(settings[d] | {"seed": generator.initial_seed()}), probe_images(task)
+        return lambda d, generator: untrained(settings[d] | {"seed": generator.initial_seed()})
     if family != "scores":
-        raise ValueError(f"family must be 'scores' for the task {task!r}, which has one head, got {family!r}")
-    source = Task(task, 16, 16, 0)
+        raise ValueError(f"family must be 'scores' for the task {task!r}, got {family!r}")
+    if task in LENGTH:
+        arms = [base_of(task) | {"qk_dim": d} for d in CANDIDATES[task]]
+        texts = {arm["qk_dim"]: arm for arm in text_tables.runs(arms, length=LENGTH[task], epochs=1, seeds=[0])}
+        return lambda d, generator: text_runs.untrained(texts[d] | {"seed": generator.initial_seed()})
+    width = Task(task, N, N, 0).width
 
     def layer(head_dim: int, generator: torch.Generator) -> nn.Module:
-        config = TransformerConfig(source.width, 1, head_dim, 1, value_dim=source.width, init="lecun")
-        return Attention(config, generator)
+        return Attention(TransformerConfig(width, 1, head_dim, 1, value_dim=width, init="lecun"), generator)
 
-    return layer, source.test_batch()[0][:32]
+    return layer
+
+
+def inputs(task: str) -> Tensor:
+    """The test images, reviews or sequences (32, ...) on which ranks are taken."""
+    if task in PATCH:
+        return probe_images(task)
+    if task in LENGTH:
+        setting = text_tables.runs([base_of(task)], length=LENGTH[task], epochs=1, seeds=[0])[0]
+        names = ("dataset", "tokens", "vocabulary", "length")
+        return text_runs.probe_texts(text_runs.source(*(setting[name] for name in names)))
+    return Task(task, N, N, 0).test_batch()[0][:32]
 
 
 EXPERIMENTS = {

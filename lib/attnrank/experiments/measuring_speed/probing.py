@@ -50,7 +50,7 @@ BAR = "<= 2"
 COSTS = [
     *_costs("hardmax", 512, BAR, threads=(1, 2)), *_costs("hardmax", 128), *_costs("hardmax", 2048, rounds=3),
     *_costs("numerical", 128, rounds=3), *_costs("stable", 128, rounds=3), *_costs("effective", 128, rounds=3),
-    *_costs("numerical", 512, rounds=3), *_costs("stable", 512, rounds=2),
+    *_costs("numerical", 512, rounds=3), *_costs("stable", 512, rounds=2), *_costs("effective", 512, rounds=3),
 ]  # fmt: skip
 
 
