@@ -1,14 +1,16 @@
 """experiments.convex_experiments: lessons of a teacher, the two layers, and what is counted of a student."""
 
 import math
+import re
 
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnrank import convex
-from attnrank.experiments.convex_experiments import layers, student, tables, teacher
+from attnrank import convex, data
+from attnrank.experiments.convex_experiments import encoder_teacher, layers, student, tables, teacher
 
 SETTING = tables._TINY_STUDENTS[0]
 
@@ -29,7 +31,8 @@ def lessons():
 
 def test_the_last_layer_continues_a_lesson_to_what_the_teacher_says(lessons):
     """The rest of the teacher, run on its frozen tokens with its own attention, gives the targets."""
-    model, (tokens, _), _ = teacher._taught("docstrings")
+    tokens, _ = teacher.taught_by("docstrings").train
+    model, _, _ = teacher.text.trained(teacher.TEACHERS["docstrings"], None)
     drawn = torch.randperm(len(tokens), generator=teacher.generator_of(0, 40))[:40]
     hidden = model.embed(tokens[drawn])
     for block in model.encoder.blocks[:-1]:
@@ -37,9 +40,72 @@ def test_the_last_layer_continues_a_lesson_to_what_the_teacher_says(lessons):
     last = model.encoder.blocks[-1]
     hidden = hidden + last.attention(lessons[0].x)
     said = model.classifier(model.encoder.norm(hidden + last.mlp(last.norm2(hidden))).mean(1)).double()
-    margin = said[:, 1] - said[:, 0]
+    margin = (said[:, 1] - said[:, 0]).detach()
     torch.testing.assert_close((margin - margin.mean()) / margin.std(), lessons[0].target, rtol=1e-4, atol=1e-4)
     assert torch.equal(lessons[0].target > lessons[0].threshold, margin > 0)
+
+
+@pytest.fixture(scope="module")
+def tiny_bert(tmp_path_factory):
+    """A BERT of two layers with random weights and a vocabulary of the docstrings, in a folder as the hub has them."""
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("bert")
+    words = sorted({word for text in data.texts("docstrings")[0][:200] for word in re.findall("[a-z]+", text.lower())})
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
+    (folder / "vocab.txt").write_text("\n".join(vocabulary), encoding="utf-8")
+    transformers.BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(vocabulary), hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
+        max_position_embeddings=32,
+    )  # fmt: skip
+    transformers.BertModel(config).save_pretrained(folder)
+    return {"model": str(folder), "dataset": "docstrings", "length": 24, "texts": 400}
+
+
+@pytest.fixture
+def bert(tiny_bert, monkeypatch):
+    monkeypatch.setattr(encoder_teacher.hub, "reachable", lambda: False)
+    monkeypatch.setitem(teacher.TEACHERS, "tiny bert", tiny_bert)
+    return tiny_bert
+
+
+def test_lessons_of_a_pretrained_encoder(bert):
+    """Its last block, run on the frozen tokens, and a read-out fitted anew to the labels give the targets."""
+    import transformers
+
+    train, _, test = teacher.lessons("tiny bert", 30, 30, 0)
+    model = transformers.BertModel.from_pretrained(bert["model"]).eval()
+    tokens, labels = teacher.taught_by("tiny bert").train
+    assert tokens.shape[1] == 24 and set(tokens[:, 0].tolist()) == {2} and set(tokens[:, -1].tolist()) == {3}
+    with torch.no_grad():
+        means = model(tokens).last_hidden_state.double().mean(1).numpy()
+        drawn = torch.randperm(len(tokens), generator=teacher.generator_of(0, 30))[:30]
+        last = model.encoder.layer[-1](train.x)
+        last = (last[0] if isinstance(last, tuple) else last).double().mean(1)
+    np.testing.assert_allclose(last, means[drawn], atol=1e-5)
+    margin = torch.from_numpy(LogisticRegression(max_iter=1000).fit(means, labels.numpy()).decision_function(means))
+    margin = margin[drawn]
+    torch.testing.assert_close((margin - margin.mean()) / margin.std(), train.target, rtol=1e-4, atol=1e-4)
+    assert torch.equal(train.label, labels[drawn]) and test.x.shape == (30, 24, 8)
+    row = teacher.teacher_accuracy("tiny bert")
+    assert row["status"] == "measured" and 0 <= row["full_accuracy"] <= 1 and row["accuracy"] is None
+
+
+@pytest.mark.parametrize("method", student.METHODS)
+def test_a_student_of_a_pretrained_encoder(bert, method):
+    setting = next(one for one in tables._TINY_STUDENTS if one["method"] == method)
+    row = student.student_runs(**setting | {"teacher": "tiny bert", "count": 30, "tested": 30})
+    assert row["status"] == "measured" and row["tokens"] == 24 and row["test_error"] > 0
+    assert method != "program" or row["certificate"] <= student.TOLERANCE
+
+
+def test_a_teacher_that_is_not_at_hand(bert, monkeypatch, tmp_path):
+    monkeypatch.setitem(teacher.TEACHERS, "nowhere", bert | {"model": str(tmp_path / "nothing")})
+    rows = student.student_runs(**SETTING | {"teacher": "nowhere"}), teacher.teacher_accuracy("nowhere")
+    for row in rows:
+        assert row.pop("status") == teacher.MISSING and set(row.values()) == {None}
+    assert set(rows[0]) == set(student.MEASURED)
 
 
 def test_parts_are_disjoint_and_unit(lessons):
@@ -86,6 +152,7 @@ def test_a_student(setting, tmp_path, monkeypatch):
     monkeypatch.setenv("ATTNRANK_RUNS", str(tmp_path))
     student.taught.cache_clear()
     row = student.student_runs(**setting)
+    assert row["status"] == "measured"
     if setting["method"] == "program":
         x, y = (getattr(teacher.lessons("docstrings", 40, 40, 0)[0], name) for name in ("x", "target"))
         z = student.taught(**setting).model.z

@@ -12,9 +12,10 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnrank import _check, convex, training
+from attnrank.experiments.convex_experiments.encoder_teacher import NotAtHandError
 from attnrank.experiments.convex_experiments.grokking import runs_folder
 from attnrank.experiments.convex_experiments.layers import FreeLayer, SoftmaxLayer, attended
-from attnrank.experiments.convex_experiments.teacher import Lesson, lessons
+from attnrank.experiments.convex_experiments.teacher import MISSING, Lesson, lessons
 from attnrank.sweep import Setting
 from attnrank.training.source import generator_of
 
@@ -26,6 +27,9 @@ BATCH = 50
 LOOKS = (0.0, 0.02, 0.1, 0.25, 0.5, 1.0)
 #: Relative gap to which the program is solved.
 TOLERANCE = 1e-8
+#: What is measured of a student.
+MEASURED = ("tokens", "beta", "objective", "excess", "certificate", "active", "valid_error", "test_error",
+            "fixed_error", "agreement", "accuracy", "attended", "operations", "seconds")  # fmt: skip
 
 
 @dataclass
@@ -203,9 +207,13 @@ def student_runs(
     does not bound. ``certificate`` bounds the excess without the optimum. ``agreement`` is the share of test texts of
     which the student says what the teacher says, ``accuracy`` that of right ones. ``attended`` is the mean number of
     positions that a head attends to, ``fixed_error`` the test error with attention weights replaced by their means over
-    the texts trained on. ``operations`` are those of matrix products.
+    the texts trained on. ``operations`` are those of matrix products. ``status`` is "measured", or says that
+    the teacher was not at hand; all else is missing then.
     """
-    student = taught(teacher, method, share, heads, count, tested, passes, rate, seed)
+    try:
+        student = taught(teacher, method, share, heads, count, tested, passes, rate, seed)
+    except NotAtHandError:
+        return {"status": MISSING} | dict.fromkeys(MEASURED)
     last, lesson, test = student.looks[-1], student.lessons[0], student.lessons[2]
     predicted = student.predict(test.x)
     excess, certificate, fixed = last.objective / student.optimum.primal - 1, None, last.test_error
@@ -218,22 +226,14 @@ def student_runs(
     else:
         mean = torch.cat([student.model.weights(part) for part in lesson.x.split(250)]).mean(0)
         fixed = relative_error(student.model.predict(test.x, mean).double(), test)
-    return {
-        "tokens": float(lesson.x.shape[1]),
-        "beta": student.optimum.beta,
-        "objective": last.objective,
-        "excess": excess,
-        "certificate": certificate,
-        "active": float(len(student.optimum.active)),
-        "valid_error": last.valid_error,
-        "test_error": last.test_error,
-        "fixed_error": fixed,
-        "agreement": ((predicted > test.threshold) == (test.target > test.threshold)).double().mean().item(),
-        "accuracy": ((predicted > test.threshold).long() == test.label).double().mean().item(),
-        "attended": attended(student.model.weights(test.x[:250])),
-        "operations": last.operations,
-        "seconds": round(last.seconds, 2),
-    }
+    says = predicted > test.threshold
+    values = (
+        float(lesson.x.shape[1]), student.optimum.beta, last.objective, excess, certificate,
+        float(len(student.optimum.active)), last.valid_error, last.test_error, fixed,
+        (says == (test.target > test.threshold)).double().mean().item(), (says == test.label).double().mean().item(),
+        attended(student.model.weights(test.x[:250])), last.operations, round(last.seconds, 2),
+    )  # fmt: skip
+    return {"status": "measured"} | dict(zip(MEASURED, values, strict=True))
 
 
 def student_traces(

@@ -20,7 +20,7 @@ from attnrank.sweep import Setting
 
 CHAPTER = "convex_experiments"
 #: How many of the runs of a series, from the first, are finished and published.
-FINISHED = {"p = 17": 9, "p = 11": 2}
+FINISHED = {"p = 17": 9, "p = 31": 6, "p = 97": 4, "p = 11": 6, "p = 17, decay": 18}
 
 
 def finished() -> list[Setting]:
@@ -54,7 +54,11 @@ METHODS = {
     "softmax": {"heads": 4, "passes": 40, "rate": 0.01}, "heads": {"heads": 64, "passes": 300, "rate": 0.01},
     "program": {"heads": 64, "passes": 1, "rate": 0.0},
 }  # fmt: skip
-SHARES = (0.1, 0.03, 0.01, 0.003)
+SHARES = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
+#: Shares whose looks in between are published, and that of the maps; other step sizes, with the share and the seeds at
+#: which they are tried.
+TRACED, MAPPED = (0.1, 0.03, 0.01, 0.003, 0.001), 0.01
+RATES, AT, FEW = (0.03, 0.003), 0.001, range(2)
 SEEDS = range(5)
 
 
@@ -117,7 +121,7 @@ EXPERIMENTS = {
         "On which share of the test texts is a teacher right?",
         teacher_accuracy,
         quick=[{"teacher": "docstrings"}],
-        paper=[{"teacher": "imdb"}],
+        paper=[{"teacher": "imdb"}, {"teacher": "bert-base-uncased"}],
         chapter=CHAPTER,
         data="teacher",
         repeats=Statistical({"accuracy": 0.01, "full_accuracy": 0.01}),
@@ -127,7 +131,12 @@ EXPERIMENTS = {
         "How near does a student come to its teacher: softmax attention, heads of (8), and the certified program (9)?",
         student_runs,
         quick=_TINY_STUDENTS,
-        paper=_students(SEEDS),
+        paper=[
+            *_students(SEEDS),
+            *(one for seed in FEW for rate in RATES for one in _students([seed], shares=[AT], rate=rate)
+              if one["method"] != "program"),
+            *_students([0], teacher="bert-base-uncased"),
+        ],
         chapter=CHAPTER,
         data="teacher",
         repeats=Statistical(_OF_STUDENTS, ignored=("seconds",)),
@@ -137,7 +146,7 @@ EXPERIMENTS = {
         "How do the objective and the error of a student fall with the operations that were spent?",
         student_traces,
         quick=[one | {"look": look} for one in _TINY_STUDENTS for look in (0, 5)],
-        paper=[one | {"look": look} for one in _students(SEEDS) for look in range(_looks(one))],
+        paper=[one | {"look": look} for one in _students(SEEDS, shares=TRACED) for look in range(_looks(one))],
         chapter=CHAPTER,
         data="teacher",
         repeats=Statistical(_OF_TRACES, ignored=("seconds",)),
@@ -147,7 +156,7 @@ EXPERIMENTS = {
         "Which positions does a student attend to, and does it depend on the text?",
         student_maps,
         quick=[one | {"position": 3} for one in _TINY_STUDENTS],
-        paper=[one | {"position": position} for one in _students([0], shares=[0.01]) for position in range(64)],
+        paper=[one | {"position": position} for one in _students([0], shares=[MAPPED]) for position in range(64)],
         chapter=CHAPTER,
         data="teacher",
         repeats=Statistical({"mean": 0.01, "over_texts": 0.01}),
