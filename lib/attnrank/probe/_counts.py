@@ -47,7 +47,7 @@ def masked_ranks(q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
 def _resolved(q: Tensor, k: Tensor, close: Tensor) -> Tensor:
     """The first best key among the close ones, in exact arithmetic."""
     which, keys = close.nonzero().unbind(1)
-    return best_of_pairs(q, k[None], torch.zeros(len(q), dtype=torch.int64, device=q.device), which, keys)
+    return keys[best_of_pairs(q, k, which, keys)]
 
 
 def distinct_argmax(scores: Iterator[Tensor], g: int, m: int, device: torch.device) -> Tensor:
