@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from attnrank import data
@@ -34,6 +33,8 @@ def pretrained_encoder(setting: Setting) -> tuple[See, Texts, Texts]:
     It tells class 1 from all others by logistic regression on the mean of its last hidden states, fitted to its train
     texts, whose labels are 1 and 0 accordingly. Raises NotAtHandError.
     """
+    from sklearn.linear_model import LogisticRegression
+
     try:
         local = not hub.reachable()
         model: Any = hub.load(setting["model"], local=local).eval().requires_grad_(False)
