@@ -13,7 +13,8 @@ PROGRAMS = {
     f"{loss}, {penalty}, {outputs or 1} out, {gates} gates": {
         "loss": loss, "penalty": penalty, "outputs": outputs, "gates": gates
     }
-    for loss in ("squared", "cross_entropy") for penalty in ("group", "nuclear") for outputs in (0, 3) for gates in (0, 2)
+    for loss in ("squared", "cross_entropy") for penalty in ("group", "nuclear")
+    for outputs in (0, 3) for gates in (0, 2)
 }  # fmt: skip
 #: Relative accuracy of CLARABEL's optima, with the settings below.
 ACCURACY = 1e-7
