@@ -13,6 +13,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
+from attnrank._optional import require
 from attnrank.probe import RANKS, probe
 from attnrank.probe import _hub as hub
 
@@ -21,12 +22,13 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     options = _parser().parse_args(arguments)
     try:
+        require("matplotlib", "models"), require("seaborn", "models")  # before anything is computed
         frame = measure(options)
         name = options.out or Path(f"{Path(options.model).name}-ranks")
         name.parent.mkdir(parents=True, exist_ok=True)
         frame.to_csv(f"{name}.csv", index=False)
         draw(frame, f"{name}.png")
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(summary(frame).to_string(index=False))

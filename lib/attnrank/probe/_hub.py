@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import socket
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
+
+from attnrank._optional import require
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 
@@ -67,9 +72,7 @@ def text_batches(
 
 def image_batches(name: str, folder: Path, *, samples: int, revision: str | None = None) -> list[dict]:
     """The first ``samples`` images of a folder by name, prepared as the model's own settings say, a batch each."""
-    from PIL import Image
-
-    tf = _transformers()
+    tf, Image = _transformers(), require("PIL.Image", "models")
     files = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGES)[:samples]
     if not files:
         raise ValueError(f"{folder} holds no image ({', '.join(IMAGES)})")
@@ -80,6 +83,35 @@ def image_batches(name: str, folder: Path, *, samples: int, revision: str | None
             pixels = processor(images=[image.convert("RGB")], return_tensors="pt")["pixel_values"]
         batches.append({"pixel_values": pixels})
     return batches
+
+
+def builder(config: Any) -> Callable[[int, torch.Generator], nn.Module]:
+    """``build(head_dim, generator)`` for a configuration of transformers, as ``recommend_head_dim`` wants it.
+
+    Where the configuration has a head dimension of its own (``head_dim``, or ``d_kv`` of T5), that alone changes; else
+    width and parameters stay and the number of heads is width / head_dim.
+    """
+    if not hasattr(config, "model_type"):
+        raise ValueError(f"build must be a function or a configuration of transformers, got {type(config).__name__}")
+    tf = _transformers()
+
+    def build(head_dim: int, generator: torch.Generator) -> nn.Module:
+        changed = copy.deepcopy(config)
+        own = next((name for name in ("head_dim", "d_kv") if getattr(config, name, None) is not None), None)
+        if own is not None:
+            setattr(changed, own, head_dim)
+        else:
+            width = config.hidden_size
+            if width % head_dim:
+                raise ValueError(f"head_dims must divide the width {width} of this configuration, got {head_dim}")
+            if getattr(config, "num_key_value_heads", None) not in (None, config.num_attention_heads):
+                raise ValueError("build must be a function for grouped queries without a head_dim of their own")
+            changed.num_attention_heads = width // head_dim
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(generator.initial_seed())
+            return _from(lambda how: tf.AutoModel.from_config(changed, trust_remote_code=False, **how)).eval()
+
+    return build
 
 
 def reachable() -> bool:
