@@ -56,7 +56,8 @@ def projections(model, names, run):
     """What the linear maps of these names, in every layer, made of their inputs: layers of (batch, n, width)."""
     made = []
     modules = dict(model.named_modules())
-    handles = [modules[name].register_forward_hook(lambda _module, _args, result: made.append(result)) for name in names]
+    keep = lambda _module, _args, result: made.append(result)  # noqa: E731
+    handles = [modules[name].register_forward_hook(keep) for name in names]
     run()
     for handle in handles:
         handle.remove()

@@ -25,8 +25,9 @@ def draw(*shape):
 
 def torch_encoder(**options):
     layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, **options)
-    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=not options), {"src": draw(3, 10, 16), "src_key_padding_mask": torch.arange(30).view(
-        3, 10) > 27}  # fmt: skip
+    padded = torch.arange(10).expand(3, 10) >= torch.tensor([10, 7, 9])[:, None]
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=not options)
+    return model, {"src": draw(3, 10, 16), "src_key_padding_mask": padded}
 
 
 def compiled():
