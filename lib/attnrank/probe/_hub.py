@@ -48,12 +48,18 @@ def _from(build) -> nn.Module:
 
 
 def text_batches(
-    name: str, model: nn.Module, file: Path, *, length: int, samples: int, revision: str | None = None
+    name: str,
+    model: nn.Module,
+    file: Path,
+    *,
+    length: int,
+    samples: int,
+    revision: str | None = None,
+    local: bool = False,
 ) -> list[dict]:
     """The first ``samples`` stretches of ``length`` tokens of a text, a batch each; one shorter stretch where it is
     short."""
-    tf = _transformers()
-    tokenizer = tf.AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
+    tokenizer = _reader("AutoTokenizer", name, revision, local)
     text = file.read_text(encoding="utf-8")
     longest = getattr(model.config, "max_position_embeddings", None)
     length = min(x for x in (length, longest, tokenizer.model_max_length) if x)
@@ -64,25 +70,40 @@ def text_batches(
     whole = [part for part in parts if len(part) == length][:samples] or parts[:1]
     if not whole or not whole[0]:
         raise ValueError(f"{file} holds no text")
+    if {i for part in whole for i in part} <= set(tokenizer.all_special_ids):  # as an empty one, made for want of files
+        raise ValueError(f"{name} has no tokenizer that could be read: it knows no token of {file}")
     batches = [{"input_ids": torch.tensor([part])} for part in whole]
     if getattr(model.config, "is_encoder_decoder", False):
         batches = [batch | {"decoder_input_ids": batch["input_ids"]} for batch in batches]
     return batches
 
 
-def image_batches(name: str, folder: Path, *, samples: int, revision: str | None = None) -> list[dict]:
+def image_batches(
+    name: str, folder: Path, *, samples: int, revision: str | None = None, local: bool = False
+) -> list[dict]:
     """The first ``samples`` images of a folder by name, prepared as the model's own settings say, a batch each."""
-    tf, Image = _transformers(), require("PIL.Image", "models")
+    Image = require("PIL.Image", "models")
     files = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGES)[:samples]
     if not files:
         raise ValueError(f"{folder} holds no image ({', '.join(IMAGES)})")
-    processor = tf.AutoImageProcessor.from_pretrained(name, revision=revision, trust_remote_code=False)
+    processor = _reader("AutoImageProcessor", name, revision, local)
     batches = []
     for path in files:
         with Image.open(path) as image:
             pixels = processor(images=[image.convert("RGB")], return_tensors="pt")["pixel_values"]
         batches.append({"pixel_values": pixels})
     return batches
+
+
+def _reader(kind: str, name: str, revision: str | None, local: bool) -> Any:
+    """What turns texts or images into the input of a model."""
+    try:
+        return getattr(_transformers(), kind).from_pretrained(
+            name, revision=revision, trust_remote_code=False, local_files_only=local
+        )
+    except (OSError, ValueError, KeyError) as error:
+        what = {"AutoTokenizer": "tokenizer", "AutoImageProcessor": "preprocessor_config.json for images"}[kind]
+        raise ValueError(f"{name} has no {what} that could be read: {str(error).strip().splitlines()[0]}") from error
 
 
 def builder(config: Any) -> Callable[[int, torch.Generator], nn.Module]:
