@@ -74,7 +74,7 @@ EXPERIMENTS = {
         "What do Vision Transformers of the chapter accuracy lose when their heads are cut down after training?",
         truncated_vits,
         quick=_grid("digits", 2, 2, 1)[:2],
-        paper=[*_grid("digits", 2, 12, 3), *_grid("cifar10", 8, 5, 1)],
+        paper=[*_grid("digits", 2, 12, 5), *_grid("cifar10", 8, 5, 3)],
         chapter="choosing_head_dimension",
         repeats=Statistical({"test_loss": 0.1, "test_accuracy": 0.03, "kept": 0.05, "hardmax": 0.05}),
         data="dataset",
