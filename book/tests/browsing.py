@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -111,10 +112,14 @@ def tab_of(browser: Browser, **options: Any) -> Page:
     return context.new_page()
 
 
-def visit(browser: Browser, path: Path, mode: str, styles: set[str] | None = None) -> list[str]:
+def visit(
+    browser: Browser, path: Path, mode: str, styles: set[str] | None = None,
+    check: Callable[[Page, Path], list[str]] = lambda page, path: [],
+) -> list[str]:  # fmt: skip
     """Open a page in a mode and return every fault: network, console, scripts, mathematics, images, overflow, axe.
 
-    ``styles`` collects those whose colours were checked, for the next page of the same site in the same mode.
+    A page that is open in light also turns dark, as when the system does. ``styles`` collects those whose colours were
+    checked, for the next page of the same site in the same mode; ``check`` is what else is to be seen of the page.
     """
     faults: list[str] = []
     page = tab_of(browser, **MODES[mode])
@@ -124,15 +129,21 @@ def visit(browser: Browser, path: Path, mode: str, styles: set[str] | None = Non
     page.on("console", lambda message: message.type == "error" and faults.append(f"console error: {message.text}"))
     page.on("pageerror", lambda error: faults.append(f"script error: {error}"))
     page.goto(path.as_uri(), wait_until="load")
-    settle(page)
+    settle(page, moves=moves(path))
     faults += [f"formula not rendered: {text}" for text in page.evaluate(UNRENDERED)]
     faults += [f"TeX error: {text}" for text in page.evaluate(TEX_ERRORS)]
     faults += [f"image without picture: {source}" for source in page.evaluate(BROKEN_IMAGES)]
     faults += [f"image distorted: {source}" for source in page.evaluate(DISTORTED_IMAGES)]
     if mode == "phone":
         faults += [f"wider than the screen: {element}" for element in page.evaluate(OVERFLOWING)]
+    arrived = page.url == path.as_uri()  # where a page that moved leads is visited itself
+    if arrived:
+        faults += check(page, path)
+    if mode == "light":
+        page.emulate_media(color_scheme="dark")
+        page.evaluate(DRAWN)
     found = list(faults)  # scripts that miss what the next step takes away are no fault of the page
-    if mode != "dark" and page.url == path.as_uri():  # one visit serves both themes; what it leads to is visited itself
+    if mode != "dark" and arrived:
         found += accessibility.violations(page, unfold=mode == "phone", styles=set() if styles is None else styles)
     page.context.close()
     return [f"{path.name} ({mode}): {fault}" for fault in found]
@@ -142,8 +153,14 @@ def failure(request: Request) -> str:
     return request.failure or ""
 
 
-def settle(page: Page) -> None:
-    """Wait for redirects, fonts and MathJax, and until two frames have been drawn after them."""
-    page.wait_for_load_state("networkidle")
+def moves(path: Path) -> bool:
+    """Does the page lead to another at once?"""
+    return re.search(rb'http-equiv="?refresh', path.read_bytes(), re.IGNORECASE) is not None
+
+
+def settle(page: Page, *, moves: bool = False) -> None:
+    """Wait for fonts and MathJax, before them for the page that this one leads to, and for two frames after them."""
+    if moves:
+        page.wait_for_load_state("networkidle")
     page.evaluate("async () => { await document.fonts.ready; await window.MathJax?.startup?.promise }")
     page.evaluate(DRAWN)

@@ -94,6 +94,12 @@ class TestLinks:
         unnamed = {row["id"] for row in rows if row["kind"] == "theorem"} - set(claim_links.theorems())
         assert unnamed <= {row["claim"] for row in claim_links.read("claim_theorems.csv") if not row["theorem"]}
 
+    def test_every_result_of_the_theory_has_a_claim_or_a_test(self):
+        named = {*claim_links.theorems().values(), *claim_links.tests()}
+        pages = [f"notebooks/{path.name}" for path in sorted((BOOK.parent / "notebooks").glob("[01]*.md"))[:14]]
+        stated = [x for page in pages for x in claim_links.RESULT.findall((BOOK.parent / page).read_text("utf-8"))]
+        assert len(stated) > 40 and [label for label in stated if label not in named] == []
+
     def test_links_lead_in_both_directions(self, site):
         page = html_checks.parse(site / "book" / "ledger.html")
         rows = page.select("tr.claim-row")

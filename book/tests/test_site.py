@@ -11,6 +11,7 @@ import yaml
 
 import browsing
 import html_checks
+import lengths
 
 PAGE = """<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Planted</title>{head}</head>
 <body><article>{body}</article></body></html>"""
@@ -47,10 +48,19 @@ def test_every_page_of_the_contents_is_built(root: Path, site: Path) -> None:
     assert notebooks <= set(names), "a notebook is not in the contents"
 
 
-@pytest.mark.parametrize("mode", browsing.MODES)
-def test_pages_in_the_browser(fresh_browser: browsing.Browser, site: Path, mode: str) -> None:
+@pytest.mark.parametrize(("mode", "check"), [("light", {"check": lengths.too_long}), ("phone", {})])
+def test_pages_in_the_browser(fresh_browser: browsing.Browser, site: Path, mode: str, check: dict) -> None:
     styles: set[str] = set()
-    assert [fault for page in pages(site) for fault in browsing.visit(fresh_browser, page, mode, styles)] == []
+    assert [fault for page in pages(site) for fault in browsing.visit(fresh_browser, page, mode, styles, **check)] == []
+
+
+def test_the_theme_is_that_of_the_system(browser: browsing.Browser, site: Path) -> None:
+    tab = browsing.tab_of(browser, **browsing.MODES["dark"])
+    tab.goto((site / "book/index.html").as_uri(), wait_until="load")
+    for theme in ("dark", "light", "dark"):
+        tab.emulate_media(color_scheme=theme)
+        tab.wait_for_function("theme => document.documentElement.dataset.theme === theme", arg=theme)
+    tab.context.close()
 
 
 def test_mathematics_is_there_to_be_rendered(site: Path) -> None:

@@ -8,16 +8,14 @@ import torch
 
 from attnrank import convex
 
+#: Every pairing of loss, penalty, one output or several, and no gates or some: 16 programs.
 PROGRAMS = {
-    "squared": {"loss": "squared", "penalty": "group", "outputs": 0},
-    "squared, outputs": {"loss": "squared", "penalty": "group", "outputs": 3},
-    "squared, nuclear": {"loss": "squared", "penalty": "nuclear", "outputs": 3},
-    "squared, gates": {"loss": "squared", "penalty": "group", "outputs": 0, "gates": 3},
-    "cross-entropy": {"loss": "cross_entropy", "penalty": "group", "outputs": 0},
-    "cross-entropy, outputs": {"loss": "cross_entropy", "penalty": "group", "outputs": 3},
-    "cross-entropy, nuclear": {"loss": "cross_entropy", "penalty": "nuclear", "outputs": 3},
-    "cross-entropy, gates, nuclear": {"loss": "cross_entropy", "penalty": "nuclear", "outputs": 2, "gates": 2},
-}
+    f"{loss}, {penalty}, {outputs or 1} out, {gates} gates": {
+        "loss": loss, "penalty": penalty, "outputs": outputs, "gates": gates
+    }
+    for loss in ("squared", "cross_entropy") for penalty in ("group", "nuclear")
+    for outputs in (0, 3) for gates in (0, 2)
+}  # fmt: skip
 #: Relative accuracy of CLARABEL's optima, with the settings below.
 ACCURACY = 1e-7
 
@@ -28,16 +26,17 @@ def tensor(array):
 
 def instance(program, seed):
     """x, y, beta and the keywords of `solve`: Gaussian tokens, 3 to 10 samples, beta between .05 and .8 of beta_max."""
-    r = np.random.default_rng([seed, len(program)])
+    r = np.random.default_rng([seed, list(PROGRAMS).index(program)])
     form = PROGRAMS[program]
-    samples, n, d = r.integers(3, 11), r.integers(2, 6), r.integers(2, 5)
+    most = 3 if form["gates"] else 4 if form["penalty"] == "nuclear" else 5
+    samples, n, d = r.integers(3, 11), r.integers(2, most + 1), r.integers(2, 5)
     x = tensor(r.standard_normal((samples, n, d)))
     raw = r.standard_normal((samples, form["outputs"]) if form["outputs"] else samples)
     y = tensor(raw)
     if form["loss"] == "cross_entropy":
         y = torch.nn.functional.one_hot(y.argmax(1), form["outputs"]).double() if form["outputs"] else (y > 0).double()
     options = {"loss": form["loss"], "penalty": form["penalty"]}
-    if form.get("gates"):
+    if form["gates"]:
         options["gates"] = tensor(r.standard_normal((samples, form["gates"])) > 0)
     beta = float(r.uniform(0.05, 0.8)) * convex.beta_max(x, y, **options)
     return x, y, max(beta, 0.01), options
@@ -57,12 +56,15 @@ def optimum(x, y, beta, *, loss, penalty, gates=None):
         x = convex.gated(x, gates)
     outputs = y.shape[1] if y.ndim == 2 else 1
     samples, tokens, d = x.shape
-    z = [cp.Variable((d, outputs)) for _ in range(tokens)]
-    u = sum(x[:, k].numpy() @ z[k] for k in range(tokens))
+    z = cp.Variable((tokens * d, outputs))  # token after token
+    u = x.flatten(1).numpy() @ z
     u = u[:, 0] if y.ndim == 1 else u
-    size = cp.normNuc if penalty == "nuclear" else lambda block: cp.sum(cp.norm(block, 2, axis=0))
-    program = cp.Problem(cp.Minimize(loss_of(u, y.numpy(), loss) + beta * sum(size(block) for block in z)))
-    return solved(program), np.stack([block.value for block in z])
+    if penalty == "nuclear":
+        size = sum(cp.normNuc(z[k * d : (k + 1) * d]) for k in range(tokens))
+    else:
+        size = cp.sum(cp.norm(cp.reshape(z, (d, tokens * outputs), order="F"), 2, axis=0))
+    value = solved(cp.Problem(cp.Minimize(loss_of(u, y.numpy(), loss) + beta * size)))
+    return value, z.value.reshape(tokens, d, outputs)
 
 
 def sequence_optimum(x, y, beta, *, loss, reading):

@@ -70,6 +70,7 @@ def test_optima_are_those_of_celer():
         model.fit(np.asfortranarray(x.flatten(1).numpy()), y.numpy())
         theirs = torch.from_numpy(model.coef_).view(8, 4)
         solution = convex.solve(x, y, beta, tol=1e-12)
+        assert_certified(solution, x, y, beta, 1e-12)
         value = convex.check(x, y, beta, theirs, solution.dual_point)[0]
         assert value == pytest.approx(solution.primal, rel=1e-9)
         assert torch.allclose(theirs, solution.z, atol=1e-5)
@@ -129,7 +130,9 @@ def test_exact_answers_of_degenerate_programs():
     single = convex.solve(x[:, :1], y, 0.1)
     assert_certified(single, x[:, :1], y, 0.1, 1e-9)
     # A token twice: the same optimum as with it once, divided in some way.
-    twice = convex.solve(torch.cat([x, x[:, :1]], 1), y, 0.3)
+    doubled = torch.cat([x, x[:, :1]], 1)
+    twice = convex.solve(doubled, y, 0.3)
+    assert_certified(twice, doubled, y, 0.3, 1e-9)
     assert twice.primal == pytest.approx(convex.solve(x, y, 0.3).primal, rel=1e-8)
 
 
@@ -145,7 +148,7 @@ def test_difficult_designs(options, shape):
         for share in (0.5, 0.01):
             beta = share * convex.beta_max(tokens, y, **options)
             solution = convex.solve(tokens, y, beta, **options)
-            assert solution.relative_gap <= (1e-7 if "penalty" in options else 1e-9)
+            assert_certified(solution, tokens, y, beta, 1e-7 if "penalty" in options else 1e-9, **options)
 
 
 @pytest.mark.parametrize("seed", [5, 7, 13, 60, 131, 134, 217, 297, 308])
@@ -162,7 +165,7 @@ def test_correlated_tokens(seed):
     options = {} if seed % 5 else {"loss": "cross_entropy"}
     y = (y > 0).double() if options else y
     beta = 10 ** r.uniform(-3, -0.1) * convex.beta_max(x, y, **options)
-    assert convex.solve(x, y, beta, **options).relative_gap <= 1e-9
+    assert_certified(convex.solve(x, y, beta, **options), x, y, beta, 1e-9, **options)
 
 
 def test_a_path_has_the_solutions_of_single_runs():
@@ -172,7 +175,8 @@ def test_a_path_has_the_solutions_of_single_runs():
         betas = (largest * np.geomspace(1.2, 0.03, 8)).tolist()
         for beta, solution in zip(betas, convex.path(x, y, betas, penalty=penalty), strict=True):
             alone = convex.solve(x, y, beta, penalty=penalty)
-            assert solution.beta == beta and solution.relative_gap <= 1e-7
+            assert solution.beta == beta
+            assert_certified(solution, x, y, beta, 1e-7 if penalty == "nuclear" else 1e-9, penalty=penalty)
             assert solution.primal == pytest.approx(alone.primal, rel=2e-7)
             assert solution.active.tolist() == alone.active.tolist()
 

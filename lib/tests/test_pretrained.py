@@ -15,7 +15,6 @@ from attnrank import probe
 from attnrank.models import pretrained
 from attnrank.models.keywords import LABELS, KeywordTransformer
 from attnrank.models.route import RouteEncoder, tour_length
-from attnrank.probe import attentions
 
 
 def needs(name):
@@ -53,31 +52,50 @@ def test_the_storyteller_tells_its_story():
     )
 
 
-@pytest.mark.parametrize("name", ["route_tsp20", "kwt1"])
+def projections(model, names, run):
+    """What the linear maps of these names, in every layer, made of their inputs: layers of (batch, n, width)."""
+    made = []
+    modules = dict(model.named_modules())
+    keep = lambda _module, _args, result: made.append(result)  # noqa: E731
+    handles = [modules[name].register_forward_hook(keep) for name in names]
+    run()
+    for handle in handles:
+        handle.remove()
+    return made
+
+
+@pytest.mark.parametrize("name", ["route_tsp20", "route_tsp50", "route_tsp100", "kwt1"])
 @pytest.mark.parametrize("weights", ["trained", "random"])
 def test_the_probe_counts_their_ranks(name, weights):
     if weights == "trained" and not pretrained.at_hand(name):
         pytest.skip(f"the files of {name} are not here")
     model = pretrained.load(name, seed=None if weights == "trained" else 3).double()
     generator = torch.Generator().manual_seed(0)
-    shape = (2, 30, 2) if name == "route_tsp20" else (2, 98, 40)
+    shape, heads = ((2, 98, 40), 1) if name == "kwt1" else ((2, 30, 2), 8)
     x = torch.rand(shape, generator=generator, dtype=torch.float64)
     frame = probe(model, x, tol=TOL, per_sample=True)
     assert frame["layer"].nunique() == len(model.layers)
-    for layer, found in zip(dict.fromkeys(frame["layer"]), attentions(model, x), strict=True):
-        assert_frame(frame, layer, (found.scale * found.q @ found.k.mT).softmax(-1))
+    names = [f"layers.{i}.{part}" for i in range(len(model.layers)) for part in "qk"]
+    made = projections(model, names, lambda: model(x))
+    assert len(made) == len(names)
+    for layer, *pair in zip(dict.fromkeys(frame["layer"]), made[::2], made[1::2], strict=True):
+        q, k = (y.unflatten(-1, (heads, -1)).transpose(1, 2) for y in pair)
+        assert_frame(frame, layer, (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1))
 
 
 @needs("stories260K")
-def test_the_probe_counts_the_ranks_of_the_storyteller():
+@pytest.mark.parametrize("seed", [None, 3])
+def test_the_probe_counts_the_ranks_of_the_storyteller(seed, monkeypatch):
     pytest.importorskip("transformers")
-    model = pretrained.load("stories260K").double()
+    # the family takes its softmax in float32
+    monkeypatch.setattr(torch.nn.functional, "softmax", lambda x, dim=-1, dtype=None, **_: x.softmax(dim))
+    model = pretrained.load("stories260K", seed=seed).double()
     ids = torch.randint(3, 512, (2, 40), generator=torch.Generator().manual_seed(0))
     frame = probe(model, ids, tol=TOL, per_sample=True)
-    for layer, found in zip(dict.fromkeys(frame["layer"]), attentions(model, ids), strict=True):
-        scores = found.scale * found.q @ found.k.repeat_interleave(2, 1).mT
-        ahead = torch.ones(40, 40, dtype=torch.bool).triu(1)
-        assert_frame(frame, layer, scores.masked_fill(ahead, -torch.inf).softmax(-1))
+    model.set_attn_implementation("eager")  # which returns its matrices
+    matrices = model(ids, output_attentions=True).attentions
+    for layer, matrix in zip(dict.fromkeys(frame["layer"]), matrices, strict=True):
+        assert_frame(frame, layer, matrix)
     assert set(frame["mask"]) == {"causal"} and set(frame["kv_heads"]) == {4}
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from probe_reference import TOL, assert_frame, softmax
+from probe_reference import TOL, assert_frame, explicit_ranks, softmax
 from torch import nn
 from torch.nn import functional as F
 
@@ -101,6 +101,54 @@ def test_multihead_attention_to_other_tokens(options, batch_first):
         a = attend(given[0], given[1], given[1], average_attn_weights=False)[1]
     assert_frame(frame, "cross", a)
     assert frame["bound"].tolist() == [theory.occupancy_bound(5, 7)] * 6
+
+
+def test_torchs_transformer_with_its_cross_attention():
+    torch.manual_seed(0)
+    model = nn.Transformer(16, 4, 1, 1, 32, batch_first=True, dtype=torch.float64).eval()
+    source, target = draw(2, 7, 16), draw(2, 5, 16, seed=1)
+    causal = nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64)
+    frame = probe(model, {"src": source, "tgt": target, "tgt_mask": causal}, tol=TOL, per_sample=True)
+    given, handles = {}, []
+    for name in dict.fromkeys(frame["layer"]):
+        keep = lambda _module, args, kwargs, name=name: given.update({name: (args, kwargs)})  # noqa: E731
+        handles.append(model.get_submodule(name).register_forward_pre_hook(keep, with_kwargs=True))
+    model(source, target, tgt_mask=causal)  # with gradients: off the fast path
+    assert [handle.remove() for handle in handles] == [None] * 3
+    for name, (args, kwargs) in given.items():
+        wanted = kwargs | {"need_weights": True, "average_attn_weights": False}
+        assert_frame(frame, name, model.get_submodule(name)(*args, **wanted)[1])
+    masks = frame.groupby("layer", sort=False)[["n", "m", "mask"]].first().to_numpy().tolist()
+    assert masks == [[7, 7, "none"], [5, 5, "causal"], [5, 7, "none"]]
+
+
+@pytest.mark.parametrize("where", ["itself", "a layer"])
+def test_compiled_in_place(where):
+    model, x = encoder(), draw(2, 6, 16)
+    expected = probe(model, x, tol=TOL)
+    (model if where == "itself" else model.layers[0]).compile(backend="eager")
+    model(x)
+    pd.testing.assert_frame_equal(probe(model, x, tol=TOL), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("form", "close"), [("sdpa", 1e-9), ("matmul", 1e-4)])
+def test_half_precision_is_counted_in_float64(dtype, form, close):
+    """Ranks of the queries and keys that the model rounded, as ``attnrank.ranks`` counts them.
+
+    Where attention is written out, the temperature is read off scores that are rounded, too.
+    """
+    model, x = Written(FORMS[form]).to(dtype), draw(3, 12, 8).to(dtype)
+    frame = probe(model, x, tol=TOL, per_sample=True)
+    q, k, _ = (y.unflatten(-1, (2, -1)).transpose(1, 2).detach() for y in model.project(x).chunk(3, -1))
+    scores = 0.5 * q.double().numpy() @ k.double().numpy().transpose(0, 1, 3, 2)
+    a = torch.from_numpy(softmax(scores))
+    for row in frame.to_dict("records"):
+        expected = explicit_ranks(a[row["sample"], row["head"]])
+        assert all(row[name] == expected[name] for name in ("hardmax_rank", "numerical_rank"))
+        for name in ("stable_rank", "effective_rank"):
+            assert row[name] == pytest.approx(expected[name], rel=close), name
+    assert 1e-5 < frame["deviation"].max() < 0.1  # the model's own rounding
 
 
 def test_the_books_own_model():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 
 import pandas as pd
 import pytest
@@ -96,5 +98,55 @@ def test_errors_are_said_in_a_line(text_model, tmp_path, capsys):
     assert capsys.readouterr().err.startswith("error: ")
     assert main([str(text_model), "--images", str(tmp_path)]) == 1
     assert "holds no image" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main([str(text_model)])
+    text = tmp_path / "text.txt"
+    text.write_text(" \n", encoding="utf-8")
+    assert main([str(text_model), "--text", str(text)]) == 1
+    assert "holds no text" in capsys.readouterr().err
+    for options in ([], ["--text", str(text), "--length", "0"], ["--text", str(text), "--samples", "-1"]):
+        with pytest.raises(SystemExit):
+            main([str(text_model), *options])
+    assert "'-1' is no whole number from 1 on" in capsys.readouterr().err
+
+
+def test_what_a_model_cannot_read_is_said(text_model, tmp_path, capsys):
+    folder = tmp_path / "bare"  # the model without its tokenizer
+    tf.BertModel.from_pretrained(text_model).save_pretrained(folder)
+    text = tmp_path / "text.txt"
+    text.write_text("a b c", encoding="utf-8")
+    assert main([str(folder), "--text", str(text)]) == 1
+    assert "bare has no tokenizer that could be read" in capsys.readouterr().err
+    pytest.importorskip("PIL.Image").new("RGB", (8, 8)).save(tmp_path / "picture.png")
+    assert main([str(folder), "--images", str(tmp_path)]) == 1
+    assert "bare has no preprocessor_config.json for images that could be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("package", ["transformers", "matplotlib"])
+def test_packages_that_are_missing_are_named(text_model, tmp_path, capsys, monkeypatch, package):
+    text = tmp_path / "text.txt"
+    text.write_text("a b c", encoding="utf-8")
+    monkeypatch.setitem(sys.modules, package, None)
+    assert main([str(text_model), "--text", str(text)]) == 1
+    error = capsys.readouterr().err
+    assert package in error and "pip install 'attnrank[models]'" in error
+
+
+def test_a_device_that_is_not_there_is_refused(text_model, tmp_path, capsys):
+    if torch.cuda.is_available():
+        pytest.skip("it is there")
+    text = tmp_path / "text.txt"
+    text.write_text("a b c", encoding="utf-8")
+    assert main([str(text_model), "--text", str(text), "--device", "cuda"]) == 1
+    assert "torch sees no such device here" in capsys.readouterr().err
+
+
+def test_code_that_comes_with_a_model_is_not_run(text_model, tmp_path, capsys):
+    folder = tmp_path / "coded"
+    shutil.copytree(text_model, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModel": "own.Model"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    text = tmp_path / "text.txt"
+    text.write_text("a b c", encoding="utf-8")
+    assert main([str(folder), "--text", str(text)]) == 1
+    assert "coded cannot be loaded" in capsys.readouterr().err and not (tmp_path / "ran").exists()

@@ -64,3 +64,48 @@ def test_bad_arguments(change, message):
     arguments = {"head_dims": CANDIDATES, "gap": 0.05, "seeds": 2} | change
     with pytest.raises(ValueError, match=message):
         attnrank.recommend_head_dim(Heads, tokens(), arguments.pop("head_dims"), **arguments)
+
+
+CONFIGURATIONS = {  # with a head dimension of its own, and without
+    "LlamaConfig": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
+                    "intermediate_size": 8, "vocab_size": 50},
+    "GPT2Config": {"n_embd": 32, "n_layer": 1, "n_head": 4, "vocab_size": 50},
+    "T5Config": {"d_model": 32, "d_ff": 8, "num_layers": 1, "num_heads": 4, "vocab_size": 50},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_a_configuration_of_transformers_and_n(name):
+    tf = pytest.importorskip("transformers")
+    config = getattr(tf, name)(**CONFIGURATIONS[name])
+    before = config.to_dict()
+    ids = torch.randint(50, (2, 40), generator=torch.Generator().manual_seed(0))
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if name == "T5Config":
+        batch |= {"decoder_input_ids": ids}
+
+    def build(head_dim, generator):
+        free = {"LlamaConfig": "head_dim", "T5Config": "d_kv"}.get(name)
+        changed = {free: head_dim} if free else {"n_head": 32 // head_dim}
+        torch.manual_seed(generator.initial_seed())
+        return tf.AutoModel.from_config(getattr(tf, name)(**(CONFIGURATIONS[name] | changed)))
+
+    state = torch.get_rng_state()
+    found = attnrank.recommend_head_dim(config, batch, (4, 8, 16), n=24, seeds=2)
+    assert torch.equal(torch.get_rng_state(), state) and config.to_dict() == before
+    expected = attnrank.recommend_head_dim(build, {k: v[:, :24] for k, v in batch.items()}, (4, 8, 16), seeds=2)
+    assert found.shares.equals(expected.shares) and found.head_dim == expected.head_dim
+
+
+def test_what_a_configuration_cannot_have():
+    tf = pytest.importorskip("transformers")
+    config = tf.GPT2Config(**CONFIGURATIONS["GPT2Config"])
+    ids = torch.zeros(1, 10, dtype=torch.int64)
+    with pytest.raises(ValueError, match="head_dims must divide the width 32 of this configuration, got 12"):
+        attnrank.recommend_head_dim(config, ids, (8, 12), seeds=2)
+    with pytest.raises(ValueError, match="n must be at most the number of tokens .* n = 11"):
+        attnrank.recommend_head_dim(config, ids, (8, 16), n=11, seeds=2)
+    with pytest.raises(ValueError, match=r"for shape \(1, 3, 8, 8\)"):
+        attnrank.recommend_head_dim(Heads, torch.zeros(1, 3, 8, 8), (8, 16), n=2, seeds=2)
+    with pytest.raises(ValueError, match="build must be a function"):
+        attnrank.recommend_head_dim(None, ids, (8, 16), seeds=2)

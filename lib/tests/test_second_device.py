@@ -7,7 +7,7 @@ import torch
 from test_ranks_hardmax import DTYPES, PATHS, draw, force, integers, nearly_tied, repeated_rows
 from test_ranks_spectra import ADVERSARIAL
 
-from attnrank import attention, effective_rank, hardmax_rank, numerical_rank, singular_values, stable_rank
+from attnrank import attention, effective_rank, hardmax_rank, numerical_rank, probe, singular_values, stable_rank
 from attnrank.benchmarks import CONTESTS, extra_gpu_memory
 from attnrank.experiments import EXPERIMENTS
 from attnrank.experiments.experiment import Statistical
@@ -98,6 +98,44 @@ def test_memory_on_the_device_does_not_grow_with_the_square(second_device):  # n
         hardmax_rank(q, k)
         extra = MEMORY.peak - before
     assert extra < 2**28 < 4 * n**2 / 100  # a hundredth of the scores
+
+
+class Heads(torch.nn.Module):
+    """Attention in several ways, on whatever device its tokens are."""
+
+    def __init__(self, form):
+        super().__init__()
+        self.form = form
+        self.project = torch.nn.Parameter(draw(68, 8, 24))
+
+    def forward(self, x, *others):
+        q, k, v = ((x @ part).unflatten(-1, (2, 4)).transpose(1, 2) for part in self.project.chunk(3, 1))
+        return self.form(q, k, v, *others)
+
+
+SDPA = torch.nn.functional.scaled_dot_product_attention
+FORMS = {
+    "no mask": SDPA,
+    "causal": lambda q, k, v: SDPA(q, k, v, is_causal=True),
+    "padding": lambda q, k, v, seen: SDPA(q, k, v, attn_mask=seen[:, None, None]),
+    "window": lambda q, k, v, seen: SDPA(q, k, v, attn_mask=torch.ones_like(q @ k.mT).bool().tril().triu(-3)),
+    "bias": lambda q, k, v, seen: SDPA(q, k, v, attn_mask=0.1 * (q + k).cumsum(-2) @ k.mT),
+    "written out": lambda q, k, v: (q @ k.mT / 2).softmax(-1) @ v,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_probe(second_device, form):  # noqa: F811
+    model, x = Heads(FORMS[form]), draw(69, 3, 9, 8)
+    batch = (x, torch.arange(9) < torch.tensor([[9], [6], [9]])) if form in ("padding", "window", "bias") else (x,)
+    expected = probe(model, batch, per_sample=True)
+    model.project = torch.nn.Parameter(model.project.detach().to(second_device))
+    found = probe(model, tuple(part.to(second_device) for part in batch), per_sample=True)
+    counts = ["layer", "head", "sample", "n", "m", "mask", "hardmax_rank", "numerical_rank"]
+    assert found[counts].equals(expected[counts]) and form in ("no mask", "written out", *found["mask"], "bias")
+    for column in ("stable_rank", "effective_rank", "bound"):
+        assert found[column].to_numpy() == pytest.approx(expected[column].to_numpy(), rel=1e-9)
+    assert found["deviation"].max() < 1e-12
 
 
 def test_rows_of_tables_are_the_same_with_ranks_counted_on_the_device(monkeypatch, second_device):  # noqa: F811

@@ -13,6 +13,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
+from attnrank._optional import require
 from attnrank.probe import RANKS, probe
 from attnrank.probe import _hub as hub
 
@@ -21,23 +22,27 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     options = _parser().parse_args(arguments)
     try:
+        require("matplotlib", "models"), require("seaborn", "models")  # before anything is computed
         frame = measure(options)
         name = options.out or Path(f"{Path(options.model).name}-ranks")
         name.parent.mkdir(parents=True, exist_ok=True)
         frame.to_csv(f"{name}.csv", index=False)
         draw(frame, f"{name}.png")
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(summary(frame).to_string(index=False))
-    print(f"\n{name}.csv has a row for each head, {name}.png a picture of the hardmax ranks.")
+    print(f"\n{name}.csv has a row for each head, {name}.png a picture of the hardmax ranks; rings: above the bound.")
     return 0
 
 
 def measure(options: argparse.Namespace) -> pd.DataFrame:
     """The probe's table for the model, text or images of the command line."""
-    model = hub.load(options.model, revision=options.revision, seed=options.random)
-    common = {"samples": options.samples, "revision": options.revision}
+    local = Path(options.model).is_dir() or not hub.reachable()
+    if options.device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: torch sees no such device here")
+    model = hub.load(options.model, revision=options.revision, seed=options.random, local=local)
+    common = {"samples": options.samples, "revision": options.revision, "local": local}
     if options.text is not None:
         model = hub.part_for(model, "text")
         batches = hub.text_batches(options.model, model, options.text, length=options.length, **common)
@@ -78,6 +83,12 @@ def draw(frame: pd.DataFrame, path: str) -> None:
     plt.close(fig)
 
 
+def _positive(text: str) -> int:
+    if not (text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m attnrank.probe", description=__doc__.split(":", 1)[1].strip())
     parser.add_argument(
@@ -86,8 +97,8 @@ def _parser() -> argparse.ArgumentParser:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--text", type=Path, metavar="FILE", help="text to read, cut into stretches of --length tokens")
     source.add_argument("--images", type=Path, metavar="FOLDER", help="images to look at")
-    parser.add_argument("--length", type=int, default=256, help="tokens of a stretch of text (256)")
-    parser.add_argument("--samples", type=int, default=8, help="stretches of text or images to average over (8)")
+    parser.add_argument("--length", type=_positive, default=256, help="tokens of a stretch of text (256)")
+    parser.add_argument("--samples", type=_positive, default=8, help="stretches of text or images to average over (8)")
     parser.add_argument("--tol", type=float, default=1e-2, help="tolerance of the numerical rank (0.01)")
     parser.add_argument("--ranks", nargs="+", choices=RANKS, help="which ranks to compute (all)")
     parser.add_argument("--layers", nargs="+", help="names or patterns of the layers to measure (all)")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import socket
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
+
+from attnrank._optional import require
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 
@@ -43,12 +48,18 @@ def _from(build) -> nn.Module:
 
 
 def text_batches(
-    name: str, model: nn.Module, file: Path, *, length: int, samples: int, revision: str | None = None
+    name: str,
+    model: nn.Module,
+    file: Path,
+    *,
+    length: int,
+    samples: int,
+    revision: str | None = None,
+    local: bool = False,
 ) -> list[dict]:
     """The first ``samples`` stretches of ``length`` tokens of a text, a batch each; one shorter stretch where it is
     short."""
-    tf = _transformers()
-    tokenizer = tf.AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
+    tokenizer = _reader("AutoTokenizer", name, revision, local)
     text = file.read_text(encoding="utf-8")
     longest = getattr(model.config, "max_position_embeddings", None)
     length = min(x for x in (length, longest, tokenizer.model_max_length) if x)
@@ -59,27 +70,69 @@ def text_batches(
     whole = [part for part in parts if len(part) == length][:samples] or parts[:1]
     if not whole or not whole[0]:
         raise ValueError(f"{file} holds no text")
+    if {i for part in whole for i in part} <= set(tokenizer.all_special_ids):  # as an empty one, made for want of files
+        raise ValueError(f"{name} has no tokenizer that could be read: it knows no token of {file}")
     batches = [{"input_ids": torch.tensor([part])} for part in whole]
     if getattr(model.config, "is_encoder_decoder", False):
         batches = [batch | {"decoder_input_ids": batch["input_ids"]} for batch in batches]
     return batches
 
 
-def image_batches(name: str, folder: Path, *, samples: int, revision: str | None = None) -> list[dict]:
+def image_batches(
+    name: str, folder: Path, *, samples: int, revision: str | None = None, local: bool = False
+) -> list[dict]:
     """The first ``samples`` images of a folder by name, prepared as the model's own settings say, a batch each."""
-    from PIL import Image
-
-    tf = _transformers()
+    Image = require("PIL.Image", "models")
     files = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGES)[:samples]
     if not files:
         raise ValueError(f"{folder} holds no image ({', '.join(IMAGES)})")
-    processor = tf.AutoImageProcessor.from_pretrained(name, revision=revision, trust_remote_code=False)
+    processor = _reader("AutoImageProcessor", name, revision, local)
     batches = []
     for path in files:
         with Image.open(path) as image:
             pixels = processor(images=[image.convert("RGB")], return_tensors="pt")["pixel_values"]
         batches.append({"pixel_values": pixels})
     return batches
+
+
+def _reader(kind: str, name: str, revision: str | None, local: bool) -> Any:
+    """What turns texts or images into the input of a model."""
+    try:
+        return getattr(_transformers(), kind).from_pretrained(
+            name, revision=revision, trust_remote_code=False, local_files_only=local
+        )
+    except (OSError, ValueError, KeyError) as error:
+        what = {"AutoTokenizer": "tokenizer", "AutoImageProcessor": "preprocessor_config.json for images"}[kind]
+        raise ValueError(f"{name} has no {what} that could be read: {str(error).strip().splitlines()[0]}") from error
+
+
+def builder(config: Any) -> Callable[[int, torch.Generator], nn.Module]:
+    """``build(head_dim, generator)`` for a configuration of transformers, as ``recommend_head_dim`` wants it.
+
+    Where the configuration has a head dimension of its own (``head_dim``, or ``d_kv`` of T5), that alone changes; else
+    width and parameters stay and the number of heads is width / head_dim.
+    """
+    if not hasattr(config, "model_type"):
+        raise ValueError(f"build must be a function or a configuration of transformers, got {type(config).__name__}")
+    tf = _transformers()
+
+    def build(head_dim: int, generator: torch.Generator) -> nn.Module:
+        changed = copy.deepcopy(config)
+        own = next((name for name in ("head_dim", "d_kv") if getattr(config, name, None) is not None), None)
+        if own is not None:
+            setattr(changed, own, head_dim)
+        else:
+            width = config.hidden_size
+            if width % head_dim:
+                raise ValueError(f"head_dims must divide the width {width} of this configuration, got {head_dim}")
+            if getattr(config, "num_key_value_heads", None) not in (None, config.num_attention_heads):
+                raise ValueError("build must be a function for grouped queries without a head_dim of their own")
+            changed.num_attention_heads = width // head_dim
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(generator.initial_seed())
+            return _from(lambda how: tf.AutoModel.from_config(changed, trust_remote_code=False, **how)).eval()
+
+    return build
 
 
 def reachable() -> bool:

@@ -102,7 +102,7 @@ def _groups(attention: Attention) -> Iterator[Group]:
         found = structure(mask, sample, head, crosses=attention.crosses, device=device)
         visible = None if mask.visible is None else mask.rows(sample, head, 0, mask.n, device)
         picked: dict[str, Any] = {
-            name: None if x is None else x[index] if len(index) < len(x) else x for name, x in flat.items()
+            name: None if x is None else x[index.to(device)] if len(index) < len(x) else x for name, x in flat.items()
         }
         if found.keys is not None:
             visible, picked = _without_padding(found, visible, picked)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -57,7 +57,7 @@ def probe(
     model : nn.Module on any device.
     batch : what the model is called with: a tensor; a tuple of positional arguments; a mapping of keyword arguments. A
         list or another iterable holds several of these (a list among them is taken as positional arguments), which are
-        averaged over; a terminal then shows a progress bar.
+        asked for one after the other and averaged over; a terminal then shows a progress bar.
     tol : tolerance >= 0 of the numerical rank, in the units of the singular values; see ``attnrank.numerical_rank``.
     layers : names, patterns such as ``"encoder.*"``, or places (0 is the first attention that runs, -1 the last) of the
         layers to measure; None means all.
@@ -111,14 +111,16 @@ def probe(
     tol = _check.real("tol", tol, minimum=0.0)
     wanted = _wanted(ranks)
     choice = _Choice(layers)
-    batches = _batches(batch)
-    shown = len(batches) > 1 and sys.stderr is sys.__stderr__ and sys.stderr is not None and sys.stderr.isatty()
+    batches, total = _batches(batch)
+    shown = total != 1 and sys.stderr is sys.__stderr__ and sys.stderr is not None and sys.stderr.isatty()
     rows: list[dict] = []
-    with tqdm(total=len(batches), desc="probe", unit="batch", disable=not shown) as bar:
+    with tqdm(total=total, desc="probe", unit="batch", disable=not shown) as bar:
         for given in batches:
             first = 1 + max((row["sample"] for row in rows), default=-1)
             rows += [row | {"sample": row["sample"] + first} for row in _run(model, given, wanted, tol, choice)]
             bar.update()
+    if not rows:
+        raise ValueError("batch must not be empty, nor all padding")
     if ranks is None and any(max(row["n"], row["m"]) > LONG for row in rows):
         warnings.warn(
             f"spectra of layers with more than {LONG} tokens are left out; ranks={RANKS} computes them", stacklevel=2
@@ -169,7 +171,7 @@ def attentions(model: nn.Module, batch: Tensor | tuple | Mapping) -> list[Attent
     """
     _check_model(model)
     found: list[Attention] = []
-    _visit(model, _batches(batch)[0], _Choice(None), lambda attention, place: found.append(attention))
+    _visit(model, next(_batches(batch)[0]), _Choice(None), lambda attention, place: found.append(attention))
     return found
 
 
@@ -261,22 +263,22 @@ def _label(kind: int, padded: bool, biased: bool) -> str:
     return " + ".join(words + ["padding"] * bool(padded) + ["bias"] * bool(biased))
 
 
-def _batches(batch: object) -> list:
+def _batches(batch: object) -> tuple[Iterator[Mapping | tuple], int | None]:
+    """What the model is called with, one after the other, and how often where that is known."""
     if isinstance(batch, (Tensor, Mapping, tuple)):
-        given = [batch]
+        given: Iterable = [batch]
     elif isinstance(batch, np.ndarray):
         raise ValueError("batch must hold torch tensors, got a numpy array: convert it with torch.from_numpy(batch)")
     elif isinstance(batch, Iterable) and not isinstance(batch, (str, bytes)):
-        given = list(batch)
+        given = batch
     else:
         raise ValueError(
             f"batch must be a tensor, a tuple, a mapping or an iterable of these, got {type(batch).__name__}"
         )
-    if not given:
-        raise ValueError("batch must not be empty")
-    return [
+    total = len(given) if isinstance(given, Sized) else None
+    return (
         one if isinstance(one, Mapping) else tuple(one) if isinstance(one, (tuple, list)) else (one,) for one in given
-    ]
+    ), total
 
 
 def _leading(batch: Mapping | tuple) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attnrank import _check
+from attnrank.probe import _hub
 from attnrank.probe._probe import probe
 
 #: Resamples of the seeds from which the interval is read.
@@ -38,10 +40,11 @@ class Recommendation:
 
 
 def recommend_head_dim(
-    build: Callable[[int, torch.Generator], nn.Module],
+    build: Callable[[int, torch.Generator], nn.Module] | Any,
     batch: Tensor | tuple | Mapping | Iterable,
     head_dims: Iterable[int],
     *,
+    n: int | None = None,
     gap: float = 0.05,
     seeds: int = 8,
     layers: Iterable[str | int] | str | int | None = None,
@@ -54,9 +57,12 @@ def recommend_head_dim(
     Parameters
     ----------
     build : ``build(head_dim, generator)`` returns the model with random weights drawn from the generator. What else
-        changes with the head dimension, such as the number of heads, is up to it.
+        changes with the head dimension, such as the number of heads, is up to it. Or a configuration of transformers,
+        such as ``AutoConfig.from_pretrained(name)``: its ``head_dim`` changes, or, where it has none, as in BERT, GPT-2
+        and ViT, the number of heads at the same width, which the candidates must divide.
     batch : as for ``attnrank.probe``.
     head_dims : candidates, at least two; saturation is judged against the largest.
+    n : cut the batch down to this many tokens (the second dimension of its tensors); None takes it as it is.
     gap : > 0, in units of rank / n.
     seeds : number of random models for each candidate, at least 2; the same seeds for each.
     layers : as for ``attnrank.probe``; None averages over all.
@@ -76,6 +82,10 @@ def recommend_head_dim(
         raise ValueError(f"head_dims must have at least two candidates, got {candidates}")
     gap, seeds = _check.real("gap", gap, above=0.0), _check.integer("seeds", seeds, minimum=2)
     batch = batch if isinstance(batch, (Tensor, Mapping, tuple)) else list(batch)
+    if n is not None:
+        batch = _cut(batch, _check.integer("n", n, minimum=1))
+    if not callable(build):
+        build = _hub.builder(build)
     shares = np.empty((seeds, len(candidates)))
     for seed in range(seeds):
         for place, head_dim in enumerate(candidates):
@@ -90,6 +100,22 @@ def recommend_head_dim(
     )
     best = _first_saturated(shares.mean(0), gap)
     return Recommendation(candidates[best], candidates[low], candidates[high], table, gap)
+
+
+def _cut(batch: Any, n: int) -> Any:
+    """The first n tokens of everything in a batch that has a token dimension, the second."""
+    if isinstance(batch, Mapping):
+        return {name: _cut(value, n) for name, value in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(_cut(value, n) for value in batch)
+    if not isinstance(batch, Tensor) or batch.ndim < 2:
+        return batch
+    if batch.ndim > 3 or batch.shape[1] < n:
+        raise ValueError(
+            f"n must be at most the number of tokens of a batch (samples, tokens) or (samples, tokens, width), "
+            f"got n = {n} for shape {tuple(batch.shape)}"
+        )
+    return batch[:, :n]
 
 
 def _first_saturated(share: np.ndarray, gap: float) -> int:

@@ -41,7 +41,7 @@ EXPERIMENTS = {
             *_contests("squared", ("celer",), ">= 10", _SIZES, shares=(0.02,), rounds=3),
             *_contests("squared", ("adelie",), ">= 1", _SIZES, shares=(0.02,), rounds=3),
             *_contests("squared", ("path",), "<= 5", _SIZES, shares=(0.02,), rounds=3),
-            *_contests("squared", ("CVXPY, CLARABEL",), ">= 30", [(200, 64, 32)], rounds=1),
+            *_contests("squared", ("CVXPY, CLARABEL",), ">= 30", [(200, 64, 32), (200, 64, 128)], rounds=1),
             *_contests("squared", ("CVXPY, CLARABEL",), ">= 30", [(1000, 64, 32)], shares=(0.1,), rounds=1),
             *_contests("cross_entropy", ("CVXPY, CLARABEL",), ">= 20", [(200, 64, 32)], rounds=1),
             *_contests("nuclear", ("CVXPY, CLARABEL", "CVXPY, SCS"), ">= 20", [(200, 16, 8)], gap=1e-7, rounds=3),
@@ -61,6 +61,7 @@ EXPERIMENTS = {
                 ("attnrank", [10.0**-k for k in range(1, 13)]),
                 ("celer", [10.0**-k for k in range(2, 15, 2)]),
                 ("adelie", [10.0**-k for k in range(4, 19, 2)]),
+                ("CVXPY, CLARABEL", [10.0**-k for k in range(2, 11, 2)]),
             )
             for d in (32, 128)
             for setting in grid(contestant=[contestant], samples=[200], n=[64], d=[d], share=[0.02], tol=tolerances)

@@ -20,7 +20,9 @@ from attnrank.sweep import Setting
 
 CHAPTER = "convex_experiments"
 #: How many of the runs of a series, from the first, are finished and published.
-FINISHED = {"p = 17": 9, "p = 31": 6, "p = 97": 6, "p = 11": 6, "p = 17, decay": 18}
+FINISHED = {
+    "p = 17": 9, "p = 31": 6, "p = 97": 6, "p = 11": 6, "p = 17, decay": 18, "p = 53": 6, "p = 31, fractions": 6,
+}  # fmt: skip
 
 
 def finished() -> list[Setting]:

@@ -1,10 +1,11 @@
 """The same number of tries for every cause: which departure from orthonormal tokens comes nearest to the layer
-tables?"""
+tables? And the settings that were chosen, again with many heads."""
 
 from __future__ import annotations
 
 import torch
 
+from attnrank import _check
 from attnrank.experiments.experiment import Experiment, Rounding
 from attnrank.experiments.layer_tables.causes import CAUSES, layer_causes
 from attnrank.sweep import Setting
@@ -19,8 +20,36 @@ RANGES = {
     "directions": (2.0, 16.0),
     "cosine": (0.0, 0.98),
 }
-#: Length: heads. The scatter of a distance between two seeds is then about 0.2 or less where the distance is small.
+#: Length: heads of a try.
 HEADS = {64: 64, 128: 32}
+#: What ``layer_causes`` and then ``layer_search`` chose for each cause, by the distance of seed 0: cause, amount, n,
+#: power, temperature, and heads enough for a distance that is known to about 0.2.
+CHOSEN = {
+    "layer_causes": [
+        ("none", 0.0, 256, 1.0, 0.3, 128),
+        ("repeated", 0.265, 512, 0.5, 4.0, 32),
+        ("zipf", 1.25, 384, 0.0, 1.0, 64),
+        ("padding", 0.74, 512, 0.5, 2.0, 64),
+        ("masked", 0.74, 384, 0.5, 4.0, 32),
+        ("directions", 6.0, 256, 0.0, 1.0, 384),
+        ("cosine", 0.5, 384, 0.5, 0.1, 384),
+        ("tied", 0.0, 256, 1.0, 1.0, 128),
+        ("unit_keys", 0.0, 192, 1.0, 0.3, 128),
+        ("causal", 0.0, 256, 0.5, 0.1, 128),
+    ],
+    "layer_search": [
+        ("none", 0.0, 128, 1.0, 0.164, 256),
+        ("repeated", 0.633, 128, 0.0, 0.104, 256),
+        ("zipf", 1.278, 128, 0.0, 0.152, 256),
+        ("padding", 0.54, 128, 1.0, 0.1, 512),
+        ("masked", 0.03, 128, 1.0, 0.223, 256),
+        ("directions", 11.0, 128, 0.0, 0.181, 512),
+        ("cosine", 0.36, 128, 0.0, 0.415, 1024),
+        ("tied", 0.0, 128, 1.0, 0.309, 256),
+        ("unit_keys", 0.0, 128, 1.0, 0.198, 256),
+        ("causal", 0.0, 128, 0.0, 0.228, 256),
+    ],
+}
 
 
 def layer_search(
@@ -28,6 +57,26 @@ def layer_search(
 ) -> Setting:
     """One try of the search: :func:`layer_causes`, with settings drawn from the same ranges for every cause."""
     return layer_causes(cause, amount, n, power, temperature, samples, seed)
+
+
+def layer_finals(
+    chosen_by: str, cause: str, amount: float, n: int, power: float, temperature: float, samples: int, seed: int
+) -> Setting:
+    """:func:`layer_causes` at a setting that the table ``chosen_by`` chose, with heads that had no part in it."""
+    _check.choice("chosen_by", chosen_by, tuple(CHOSEN))
+    return layer_causes(cause, amount, n, power, temperature, samples, seed)
+
+
+def finals(limit: int | None = None) -> list[Setting]:
+    """The settings of ``layer_finals``, with at most so many heads each."""
+    names = ("cause", "amount", "n", "power", "temperature", "samples")
+    return [
+        {"chosen_by": table} | dict(zip(names, chosen, strict=True)) | {"samples": min(chosen[-1], limit or chosen[-1])}
+        | {"seed": seed}
+        for table, settings in CHOSEN.items()
+        for chosen in settings
+        for seed in (2, 3)
+    ]  # fmt: skip
 
 
 def tries(count: int, heads: dict[int, int]) -> list[Setting]:
@@ -60,6 +109,14 @@ EXPERIMENTS = {
         layer_search,
         quick=tries(1, {64: 2}),
         paper=tries(TRIES, HEADS),
+        chapter="layer_tables",
+        repeats=Rounding(1e-9),
+    ),
+    "layer_finals": Experiment(
+        "How far from the layer tables are the settings that were chosen, with other heads and many of them?",
+        layer_finals,
+        quick=finals(1)[-2:],
+        paper=finals(),
         chapter="layer_tables",
         repeats=Rounding(1e-9),
     ),

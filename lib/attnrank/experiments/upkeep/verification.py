@@ -52,8 +52,9 @@ def verify(name: str, experiment: Experiment, *, rows: int = 5, seconds: float =
     """Compute a random sample of the rows of a published table again, and say whether they are the same.
 
     Rows are drawn among those whose data are at hand and that are predicted (`seconds_again`) to take ``seconds`` at
-    most; where these are too few, among the cheapest, none of which takes over ten times as long. A table of measured
-    times is only read. A table that is damaged, unfinished or not of the experiment's grid fails.
+    most; where these are too few, among the cheapest, none of which takes over ten times as long, and then fewer than
+    ``rows``, so that all of them together take no longer than one may. A table of measured times is only read. A table
+    that is damaged, unfinished or not of the experiment's grid fails.
     """
     rows, seconds = _check.integer("rows", rows, minimum=1), _check.real("seconds", seconds, above=0)
     total = len(experiment.paper)
@@ -72,6 +73,8 @@ def verify(name: str, experiment: Experiment, *, rows: int = 5, seconds: float =
             return Verdict(name, total, remark=f"every row takes more than {PATIENCE * seconds:g} s")
         limit = min(max(seconds, costs[min(rows, len(costs)) - 1]), PATIENCE * seconds)
         drawable = {_key(setting) for setting in here if cost[_key(setting)] <= limit}
+        if limit > seconds:
+            rows = min(rows, int(PATIENCE * seconds / limit))
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".* is partial")  # as the published copies are
             again = sweep.recompute(name, experiment.function, generator=generator, rows=rows, folder=folder,
