@@ -168,6 +168,11 @@ def test_movement_counts_the_windows_that_move_as_far():
     assert moments.rise(run) == (5, 7)
     # from look 0 to 5, windows of two looks move by 5, 3, 0, 3, and the rise by 2
     assert moments.movement(run, "rank") == {"rank_before": 5.0, "rank_after": 7.0, "rank_share": 0.75}
+    # from fitting at look 0 to look 1 there is no window as long as the rise, from look 1 to 5
+    long = looks([0.1, 0.1, 0.3, 0.6, 0.6, 0.97])
+    for look in long:
+        look["rank"] = 1.0
+    assert moments.movement(long, "rank") == {"rank_before": 1.0, "rank_after": 1.0, "rank_share": None}
     never = moments.movement(looks([0.1, 0.2]), "rank")
     assert set(never.values()) == {None}
 

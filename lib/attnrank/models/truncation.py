@@ -15,7 +15,8 @@ def truncate_query_key(
     """Query and key weights of head dimension ``rank`` whose scores are nearest to those of ``w_q`` and ``w_k``.
 
     A head's scores are X W_q W_k^T X^T. The matrix of rank r nearest to W_q W_k^T, in the Frobenius and in the spectral
-    norm, keeps its r largest singular values (Eckart and Young 1936); no bias, and no positions between W_q and W_k.
+    norm, keeps its r largest singular values (Eckart and Young 1936). A bias is one more row of the weights, of tokens
+    with a 1 in that place; positions that act between W_q and W_k, such as rotary ones, leave no such matrix.
 
     Parameters
     ----------
@@ -25,8 +26,7 @@ def truncate_query_key(
     Returns
     -------
     w_q, w_k : tensors (..., d, rank) of the dtype given, with ``w_q w_k^T`` the approximation. A temperature that
-        follows
-        the head dimension is to be kept at that of d_h.
+        follows the head dimension is to be kept at that of d_h, for instance by filling up with zeros.
     sigma : float64 tensor (..., d_h), all singular values of W_q W_k^T, largest first.
 
     Raises

@@ -38,7 +38,7 @@ def movement(looks: list[dict], name: str) -> Setting:
     values = np.array([look[name] for look in looks])
     first, length = fitted // LOOK, end - start
     moves = np.empty(0)
-    if start >= first:
+    if start >= first + length:
         moves = np.abs(values[first + length : start + 1] - values[first : start + 1 - length])
     share = float(np.mean(moves >= abs(values[end] - values[start]))) if len(moves) else None
     return {f"{name}_before": float(values[start]), f"{name}_after": float(values[end]), f"{name}_share": share}
