@@ -62,14 +62,15 @@ def verified(name: str) -> str:
     from attnrank.experiments.upkeep.cost import seconds_again
 
     experiment = EXPERIMENTS[name]
-    here = [setting for setting in experiment.paper if not experiment.data or setting[experiment.data] in EMBEDDED]
+    here = [not experiment.data or setting[experiment.data] in EMBEDDED for setting in experiment.paper]
     if experiment.timed:
         return "times"
-    if not here:
-        return "with data"
-    if len(here) == len(experiment.paper) and min(seconds_again(name, experiment, folder=RESULTS)) > LONGEST:
-        return "too long"
-    return "yes" if len(here) == len(experiment.paper) else "in part"
+    if not any(here):
+        return f"with{SPACE}data"
+    costs = seconds_again(name, experiment, folder=RESULTS)
+    if min(cost for cost, own in zip(costs, here, strict=True) if own) > LONGEST:
+        return f"too{SPACE}long"
+    return "yes" if all(here) else f"in{SPACE}part"
 
 
 def several(values: list[str]) -> str:
@@ -79,7 +80,7 @@ def several(values: list[str]) -> str:
 def dates(record: dict[str, Any]) -> str:
     """The day on which the rows were computed, or the first and the last of several."""
     days = sorted({session["date"][:10] for session in record["sessions"]})
-    return " to ".join(days[:: max(1, len(days) - 1)])
+    return " to ".join(day.replace("-", "\u2011") for day in days[:: max(1, len(days) - 1)])  # does not break
 
 
 def table_of(heads: list[str], rows: list[list[nodes.Node | str]]) -> nodes.table:
