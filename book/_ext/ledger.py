@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 BOX = re.compile(r"(<div class='claim' id='([^']+)'>.*?)(</table></div>)", re.DOTALL)
-#: Verdicts in the order in which the page shows them, with its words for them.
+#: Verdicts in the order in which the page shows them, with its words for them, short and as a title.
 GROUPS = (
-    ("What stands as it was", ("reproduced",)),
-    ("What fell, in part or whole, or could not be reproduced",
+    ("stand as they were", "What stands as it was", ("reproduced",)),
+    ("fell, in part or whole, or could not be reproduced", "What fell, in part or whole, or could not be reproduced",
      ("reproduced in part", "not reproduced", "not reproducible from public facts")),
-    ("What was sharpened", ("sharpened",)),
+    ("were sharpened", "What was sharpened", ("sharpened",)),
 )  # fmt: skip
 
 
@@ -127,17 +127,24 @@ class Verdicts(LedgerDirective):
 
     def run(self) -> list[nodes.Node]:
         claims = self.note_ledger()
-        judged = [claim for claim in claims if claim.verdict]
+        order = list(claim_links.chapters())
+        judged = sorted((claim for claim in claims if claim.verdict),
+                        key=lambda claim: order.index(claim.id.partition("/")[0]))  # fmt: skip
+        tally = nodes.container(classes=["tally"])
+        for short, title, verdicts in GROUPS:
+            number = nodes.strong("", str(sum(claim.verdict in verdicts for claim in judged)))
+            tally += nodes.paragraph("", "", nodes.reference("", "", number, nodes.Text(f" {short}"), internal=True,
+                                                             refuri=f"#{slug(title)}"))  # fmt: skip
         whole = nodes.strong("", f"{len(claims)} claims, all of which hold")
         counts = nodes.paragraph("", "", whole, classes=["counts"])
         counts += nodes.Text(f"; {len(judged)} of them bear on a statement of the papers, or on an objection: ")
-        for at, (_, verdicts) in enumerate(GROUPS):
+        for at, (_, _, verdicts) in enumerate(GROUPS):
             for verdict in verdicts:
                 number = sum(claim.verdict == verdict for claim in judged)
                 counts += nodes.Text(f"{number} {verdict}{'.' if (at, verdict) == (2, 'sharpened') else ', '}")
-        found: list[nodes.Node] = [counts]
-        for title, verdicts in GROUPS:
-            found.append(nodes.rubric("", title))
+        found: list[nodes.Node] = [tally, counts]
+        for _, title, verdicts in GROUPS:
+            found.append(nodes.rubric("", title, ids=[slug(title)]))
             items = nodes.bullet_list(classes=["verdicts"])
             for claim in judged:
                 if claim.verdict in verdicts:

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import platform
 from collections import defaultdict
@@ -23,6 +24,7 @@ from sphinx.util.typing import ExtensionMetadata
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 SPACE = "\u00a0"  # between a number and its unit, where no line breaks
+LONGEST = 20.0  # seconds of a row that lib/tests/test_experiments.py still computes again
 BUILDERS = ("torch", "numpy", "scipy", "pandas", "matplotlib", "sphinx", "jupyter-book", "myst-nb", "sphinx-book-theme")
 
 
@@ -46,7 +48,29 @@ def rows_of(record: dict[str, Any]) -> int:
 
 
 def seconds(record: dict[str, Any]) -> float:
-    return record["wall_seconds"] or sum(session["wall_seconds"] or 0.0 for session in record["sessions"])
+    """The time of its sessions, or of its rows where these say it themselves, if that is more: a table written from
+    checkpoints took the time of the runs."""
+    sessions = record["wall_seconds"] or sum(session["wall_seconds"] or 0.0 for session in record["sessions"])
+    with (RESULTS / f"{record['name']}.csv").open(encoding="utf-8", newline="") as file:
+        return max(sessions, sum(float(row.get("seconds") or 0.0) for row in csv.DictReader(file)))
+
+
+def verified(name: str) -> str:
+    """Whether the tests compute some rows of a table again on every machine, and what prevents it."""
+    from attnrank.experiments import EXPERIMENTS  # here: importing them takes seconds, and few builds read this page
+    from attnrank.experiments.upkeep.copies import EMBEDDED
+    from attnrank.experiments.upkeep.cost import seconds_again
+
+    experiment = EXPERIMENTS[name]
+    here = [not experiment.data or setting[experiment.data] in EMBEDDED for setting in experiment.paper]
+    if experiment.timed:
+        return "times"
+    if not any(here):
+        return f"with{SPACE}data"
+    costs = seconds_again(name, experiment, folder=RESULTS)
+    if min(cost for cost, own in zip(costs, here, strict=True) if own) > LONGEST:
+        return f"too{SPACE}long"
+    return "yes" if all(here) else f"in{SPACE}part"
 
 
 def several(values: list[str]) -> str:
@@ -56,7 +80,7 @@ def several(values: list[str]) -> str:
 def dates(record: dict[str, Any]) -> str:
     """The day on which the rows were computed, or the first and the last of several."""
     days = sorted({session["date"][:10] for session in record["sessions"]})
-    return " to ".join(days[:: max(1, len(days) - 1)])
+    return " to ".join(day.replace("-", "\u2011") for day in days[:: max(1, len(days) - 1)])  # does not break
 
 
 def table_of(heads: list[str], rows: list[list[nodes.Node | str]]) -> nodes.table:
@@ -94,8 +118,10 @@ class Status(SphinxDirective):
                 self.file(f"{record['name']}.csv"), self.chapter(record["chapter"]), f"{rows_of(record):,}{so_far}",
                 record["repeats"]["kind"], several([session["device"] for session in sessions]), dates(record),
                 duration(seconds(record)), several([session["torch"].split("+")[0] for session in sessions]),
+                verified(record["name"]),
             ])  # fmt: skip
-        return table_of(["table", "chapter", "rows", "repeats", "device", "date", "time", "torch"], rows)
+        heads = ["table", "chapter", "rows", "repeats", "device", "date", "time", "torch", "verified"]
+        return table_of(heads, rows)
 
     def costs(self) -> nodes.Node:
         chapters = defaultdict(list)

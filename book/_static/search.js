@@ -13,7 +13,7 @@ const synonyms = [
   ["hardmax", "argmax", "hard attention"],
   ["mha", "multi-head attention", "several heads"],
   ["vit", "vision transformer"],
-  ["llm", "language model", "gpt"],
+  ["llm", "language model", "gpt", "gpt-2", "bert", "llama"],
   ["svd", "singular values", "singular value decomposition", "spectrum"],
   ["causal mask", "causal", "autoregressive", "decoder"],
   ["sliding window", "local attention", "windows", "window"],
@@ -36,10 +36,13 @@ const synonyms = [
   ["bpe", "byte-pair encoding", "subwords", "tokenizer"],
   ["pruning", "truncation", "compression", "cutting down"],
   ["linear attention", "linear self-attention"],
+  ["whitening", "whitened", "whitened tokens", "orthonormal tokens nearest"],
+  ["not reproduced", "did not reproduce", "not reproduce", "could not be reproduced", "replication", "what fell", "irreproducible"],
+  ["how long", "running time", "runtime", "costs", "what it takes"],
   ["d_qk", "qk_dim", "query-key dimension"],
 ]
 const skipped = new Set(
-  "a an and are as at be by can do does for from has have how i if in into is it its many much my of on or should that the there this to what when where which why will with you your".split(" "),
+  "a about an and any are as at be by can did do does for from has have how i if in into is it its many much my of on or should that the there this to what when where which why will with you your".split(" "),
 )
 const spelling = [[/iz(e|ed|es|ing|ation|ations)$/, "is$1"], [/yz(e|ed|es|ing)$/, "ys$1"], [/avior/, "aviour"], [/^color/, "colour"]]
 

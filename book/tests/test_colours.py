@@ -116,6 +116,40 @@ def test_colours_that_notebooks_name_stand_out(root: Path, themes: dict[str, The
     assert pale(found, themes, 3.0) == []
 
 
+DRAWN = re.compile(r"\.(plot|errorbar|step|semilog[xy]|loglog|fill_between|scatter)\(")
+NAMED = re.compile(r"label_line\(|\.annotate\(|\.text\(")
+SHAPED = re.compile(r"linestyle|\bls=|marker|fmt=|hatch|[\"'](?:--|-\.|:|[os^vDx*+]-{0,2}|-{1,2}[os^vDx*+])[\"']")
+
+
+def by_colour_alone(text: str) -> list[str]:
+    """Figures of a notebook whose curves nothing but a colour names: a legend without markers or kinds of line, or
+    curves with neither these nor a name beside them."""
+    found = []
+    for cell in re.findall(r"^```\{code-cell\}.*?^```$", text, re.S | re.M):
+        drawn = "\n".join(line for line in cell.splitlines() if not re.match(r"\s*(caption|alt|name):", line))
+        name = re.search(r"name: (fig-[\w-]+)", cell)
+        if name and DRAWN.search(drawn) and not SHAPED.search(drawn):
+            if ".legend(" in drawn or not NAMED.search(drawn):
+                found.append(name[1])
+    return found
+
+
+def test_no_figure_names_its_curves_by_colour_alone(root: Path) -> None:
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in root.glob("notebooks/*.md")}
+    assert sum(len(re.findall("name: fig-", text)) for text in texts.values()) > 50
+    assert {stem: found for stem, text in texts.items() if (found := by_colour_alone(text))} == {}
+
+
+@pytest.mark.parametrize(("code", "faults"), [
+    ("ax.plot(x, y, label='a')\nax.legend()", ["fig-a"]), ("ax.plot(x, y)", ["fig-a"]),
+    ("ax.plot(x, y, 'o-', label='a')\nax.legend()", []), ("ax.plot(x, y)\nreport.label_line(ax, 1, 1, 'a')", []),
+    ("ax.plot(x, y, linestyle='--', label='a')\nax.legend()", []), ("ax.imshow(x)", []),
+])  # fmt: skip
+def test_curves_by_colour_alone_are_found(code: str, faults: list[str]) -> None:
+    head = "---\nmystnb:\n  figure:\n    caption: A line with markers.\n    name: fig-a\n---\n"
+    assert by_colour_alone(f"```{{code-cell}} ipython3\n{head}{code}\n```\n") == faults
+
+
 def test_pale_colours_and_confusable_ones_are_found(themes: dict[str, Theme]) -> None:
     faults = pale({"pale": colour("#999999"), "near black": colour("#cccccc")}, themes, 3.0)
     assert [fault.split(":")[0] for fault in faults] == ["pale", "near black", "near black"]

@@ -16,9 +16,10 @@ from scipy.spatial import ConvexHull
 
 import attnrank
 import browsing
-from attnrank import convex, theory
+from attnrank import convex, sweep, theory
 from attnrank.experiments import token_sparsity
 from attnrank.experiments.upkeep import explorables as source
+from attnrank.sweep import results_folder
 
 STATES = 200
 PAGE = """<!doctype html><html lang="en" data-theme="light"><head><meta charset="utf-8"><title>Explorables</title>
@@ -126,7 +127,7 @@ class TestTheScriptsAgreeWithThePackage:
         generator = np.random.default_rng(3)
         ends = source.LENGTH_RANGE, source.HEAD_DIM_RANGE
         draw = [[round(low * (high / low) ** u) for u in generator.random(STATES)] for low, high in ends]
-        states = [{"n": n, "d_h": d_h, "model": ""} for n, d_h in zip(*draw)]
+        states = [{"n": n, "d_h": d_h, "model": "", "mask": "none"} for n, d_h in zip(*draw)]
         gaps = [f"{gap:g}" for gap in source.GAPS]
         results = computed(tab, "head_dimension", states, "bound barrier v limit saturation")
         for at, (state, found) in enumerate(zip(states, results)):
@@ -141,6 +142,27 @@ class TestTheScriptsAgreeWithThePackage:
             gap = gaps[at // 4 % len(gaps)]
             left = barrier - theory.head_dim_bound(n, found["saturation"][gap]) / n
             assert left == pytest.approx(float(gap), abs=2e-6) or (found["saturation"][gap] == 1 and left < float(gap))
+
+    def test_the_calculator_under_a_causal_mask(self, tab) -> None:
+        """Limits at 200 random states; the bound, a second each, at six; head dimensions of the table sizing."""
+        generator = np.random.default_rng(5)
+        ends = source.LENGTH_RANGE, source.HEAD_DIM_RANGE
+        draw = [[round(low * (high / low) ** u) for u in generator.random(STATES)] for low, high in ends]
+        states = [{"n": n, "d_h": d_h, "model": "", "mask": "causal"} for n, d_h in zip(*draw)]
+        for state, found in zip(states, computed(tab, "head_dimension", states, "bound barrier v limit")):
+            assert found["barrier"] == pytest.approx(theory.causal_limit(state["n"]) / state["n"], abs=1e-12)
+            assert found["limit"] == pytest.approx(theory.lognormal_limit(found["v"], causal=True), abs=1e-9)
+            assert 0 < found["bound"] < found["barrier"]
+        cheap = [(16, 1), (100, 1), (40, 2), (100, 5), (300, 20), (1024, 64)]
+        states = [{"n": n, "d_h": d_h, "model": "", "mask": "causal"} for n, d_h in cheap]
+        for state, found in zip(states, computed(tab, "head_dimension", states, "bound")):
+            again = theory.causal_head_dim_bound(state["n"], state["d_h"]) / state["n"]
+            assert found["bound"] == pytest.approx(again, abs=5e-4)
+        table = sweep.read("sizing", folder=results_folder())
+        rows = table[table.kind == "causal"]
+        states = [{"n": n, "d_h": 1, "model": "", "mask": "causal"} for n in rows.n.tolist()]
+        for gap, d_h, found in zip(rows.gap, rows.d_h, computed(tab, "head_dimension", states, "saturation")):
+            assert d_h - 1 - 1e-3 * d_h < found["saturation"][f"{gap:g}"] < d_h + 1e-3 * d_h
 
     def test_token_sparsity(self, tab) -> None:
         x, labels, _, _ = token_sparsity.split("digits", source.SAMPLES)
@@ -214,7 +236,7 @@ def test_every_explorable_has_its_page(site: Path) -> None:
 MOVES = {
     "attention": ["n", "d_h", "temperature", "tolerance", "mask", "seed"],
     "plane": ["angle", "count", "seed", "key"],
-    "head_dimension": ["model", "n", "d_h"],
+    "head_dimension": ["model", "n", "d_h", "mask"],
     "token_sparsity": ["at", "digit"],
 }
 

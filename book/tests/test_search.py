@@ -30,6 +30,10 @@ QUERIES = {  # what is typed: where one of the first three results must lead
     "KV cache": "notebooks/10_heads_and_weights.html#multi-head-latent-attention",
     "vit": "notebooks/14_vit_initialisation.html",
     "SVM": "notebooks/23_rank_and_convexity.html#attention-as-a-support-vector-machine",
+    "does pruning heads hurt": "notebooks/18_choosing_head_dimension.html",
+    "how to measure my own model": "book/api.html#attnrank.probe",
+    "whitening": "book/notation.html#term-whitened-tokens",
+    "what did not reproduce": "book/ledger.html",
     "distillation": "notebooks/22_convex_experiments.html#a-student-of-a-text-model",
 }
 

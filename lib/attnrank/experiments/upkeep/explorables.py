@@ -27,6 +27,8 @@ LENGTHS, HEAD_DIMS = (8, 16, 32, 48, 64, 96), (1, 2, 4, 8, 16, 32, 64, 128, 256)
 TEMPERATURES, TOLERANCES = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0), (1e-6, 1e-4, 1e-3, 0.01, 0.1, 0.5)
 #: The calculator's range, and the gaps of the table in chapter growth.
 LENGTH_RANGE, HEAD_DIM_RANGE, GAPS = (16, 2**20), (1, 8192), (0.1, 0.05, 0.01)
+#: Head dimensions at which the causal bound is computed for the calculator, a second or so each; 1 has a closed form.
+CAUSAL_HEAD_DIMS = (2, 3, 4, 6, 9, 15, 28, 55, 120, 280, 700, 1900, 4500, 8192)
 #: Published lengths and head dimensions, with the models of chapter growth; causal: the model masks the future.
 MODELS = (
     ("ViT-B/16, 224 pixels", 197, 64, False), ("BERT", 512, 64, False), ("GPT-2", 1024, 64, True),
@@ -90,8 +92,24 @@ def head_dimension_numbers(lengths: int = 18, head_dims: int = 40) -> dict:
             f"{gap:g}": _rounded(fit(lambda n: math.log(theory.saturation_head_dim(n, gap))), 9)
             for gap in GAPS
         },
+        "causal": causal_numbers(),
         "models": [dict(zip(("name", "n", "d_h", "causal"), model, strict=True)) for model in MODELS],
     }  # fmt: skip
+
+
+def causal_numbers(lengths: int = 10, head_dims: int = 12) -> dict:
+    """The calculator under a causal mask, from head dimension 2 on, in the same form.
+
+    ``loss``: the logarithm of what ``causal_head_dim_bound / n`` lacks of its limit for large heads.
+    """
+    n, ends = [_whole(x) for x in _nodes(LENGTH_RANGE, lengths)], (CAUSAL_HEAD_DIMS[0], CAUSAL_HEAD_DIMS[-1])
+    values = np.log([
+        [(theory.causal_limit(length) - theory.causal_head_dim_bound(length, d)) / length for d in CAUSAL_HEAD_DIMS]
+        for length in n
+    ])  # fmt: skip
+    by_head_dim = chebyshev.chebfit(_places(list(CAUSAL_HEAD_DIMS), ends), values.T, head_dims - 1)
+    at = chebyshev.chebvander(_places(n, LENGTH_RANGE), lengths - 1)
+    return {"head_dims": ends, "loss": _rounded(np.linalg.solve(at, by_head_dim.T), 9)}
 
 
 def token_sparsity_numbers(shares: tuple[float, ...] = SHARES) -> dict:
