@@ -95,7 +95,8 @@ function records() {
   }))
 }
 
-// A word in the heading counts most, then in the title of the page, then in the text; a synonym counts a little less.
+// A word in the heading counts most, then in the title of the page, then in the text, where those of a long list (the
+// claims) count half; a synonym counts a little less.
 function score(section, thing) {
   let best = 0
   for (const phrase of thing.phrases) {
@@ -104,7 +105,8 @@ function score(section, thing) {
     const inPage = places(section.above, phrase).length > 0
     const inText = places(section.body, phrase).length
     const share = inHeading ? phrase.length / section.heading.length : 0
-    best = Math.max(best, weight * (6 * inHeading + 4 * share + 2 * inPage + Math.log2(1 + inText)))
+    const often = Math.log2(1 + inText) * (section.body.length > 2000 ? 0.5 : 1)
+    best = Math.max(best, weight * (6 * inHeading + 4 * share + 2 * inPage + often))
   }
   return best
 }
