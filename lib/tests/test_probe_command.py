@@ -115,6 +115,10 @@ def test_what_a_model_cannot_read_is_said(text_model, tmp_path, capsys):
     text.write_text("a b c", encoding="utf-8")
     assert main([str(folder), "--text", str(text)]) == 1
     assert "bare has no tokenizer that could be read" in capsys.readouterr().err
+    config = tf.GPT2Config(vocab_size=20, n_positions=16, n_embd=8, n_layer=1, n_head=2)
+    tf.GPT2Model(config).save_pretrained(tmp_path / "mute")  # for its kind an empty tokenizer finds no token at all
+    assert main([str(tmp_path / "mute"), "--text", str(text)]) == 1
+    assert "mute has no tokenizer that could be read" in capsys.readouterr().err
     pytest.importorskip("PIL.Image").new("RGB", (8, 8)).save(tmp_path / "picture.png")
     assert main([str(folder), "--images", str(tmp_path)]) == 1
     assert "bare has no preprocessor_config.json for images that could be read" in capsys.readouterr().err

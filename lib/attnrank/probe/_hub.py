@@ -61,6 +61,8 @@ def text_batches(
     short."""
     tokenizer = _reader("AutoTokenizer", name, revision, local)
     text = file.read_text(encoding="utf-8")
+    if not text.strip():
+        raise ValueError(f"{file} holds no text")
     longest = getattr(model.config, "max_position_embeddings", None)
     length = min(x for x in (length, longest, tokenizer.model_max_length) if x)
     parts = tokenizer(text, truncation=True, max_length=length, return_overflowing_tokens=True)["input_ids"]
@@ -68,8 +70,6 @@ def text_batches(
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         parts = [ids[start : start + length] for start in range(0, len(ids), length)]
     whole = [part for part in parts if len(part) == length][:samples] or parts[:1]
-    if not whole or not whole[0]:
-        raise ValueError(f"{file} holds no text")
     if {i for part in whole for i in part} <= set(tokenizer.all_special_ids):  # as an empty one, made for want of files
         raise ValueError(f"{name} has no tokenizer that could be read: it knows no token of {file}")
     batches = [{"input_ids": torch.tensor([part])} for part in whole]
