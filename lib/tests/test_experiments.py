@@ -390,12 +390,32 @@ def other(value, by):
 
 def wrong(repeats, row, rows):
     """A stored row with results that are off: by 1e-6 or ten times the tolerance, or, where rows are compared within
-    statistical margins, by a hundredth more than the margin in one column, drawn at random."""
+    statistical margins, by a hundredth more than the margin in one column, drawn at random; a number where a row that
+    could not be computed has none, and 1e-6 more where a margin is nothing."""
     if not isinstance(repeats, sweep.Statistical):
         by = max(1e-6, 10 * repeats.rtol)
         return {name: other(value, by) for name, value in row.items()}
-    column = random.choice([name for name in repeats.errors if isinstance(row[name], float)])
-    return row | {column: row[column] + random.choice([-1.01, 1.01]) * repeats.margin(column, row, rows)}
+    columns = [name for name in repeats.errors if isinstance(row[name], float)]
+    if not columns:
+        return row | {random.choice(list(repeats.errors)): 0.5}
+    column = random.choice(columns)
+    by = 1.01 * repeats.margin(column, row, rows) or 1e-6
+    return row | {column: row[column] + random.choice([-by, by])}
+
+
+def stored_results(published):
+    """The results of every row of a table, without its setting; None for what is missing."""
+    table, settings = sweep.read(published, folder=RESULTS), EXPERIMENTS[published].paper[0]
+    rows = table.drop(columns=list(settings), errors="ignore").to_dict("records")
+    return [{name: None if value != value else value for name, value in row.items()} for row in rows]
+
+
+def test_a_changed_row_is_seen_whichever_it_is(published):
+    """Negative control of the comparison, over all rows: the next test draws one."""
+    repeats, rows = EXPERIMENTS[published].repeats, stored_results(published)
+    changed = [wrong(repeats, row, len(rows)) for row in rows]
+    unseen = [k for k, row in enumerate(rows) if repeats.difference(row, changed[k], len(rows)) is None]
+    assert unseen == []
 
 
 def test_a_changed_function_is_found(published):
