@@ -21,8 +21,8 @@ from attnrank.sweep import Setting
 CHAPTER = "convex_experiments"
 #: How many of the runs of a series, from the first, are finished and published.
 FINISHED = {
-    "p = 17": 9, "p = 31": 6, "p = 97": 6, "p = 11": 6, "p = 17, decay": 18, "p = 53": 6, "p = 31, fractions": 6,
-    "p = 97, fractions": 12, "p = 97, decay": 12,
+    "p = 17": 9, "p = 31": 6, "p = 97": 6, "p = 11": 6, "p = 17, decay": 18, "p = 53": 6, "p = 31, fractions": 12,
+    "p = 97, fractions": 12, "p = 97, decay": 18,
 }  # fmt: skip
 
 
