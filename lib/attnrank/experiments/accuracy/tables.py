@@ -16,7 +16,7 @@ from attnrank.experiments.accuracy.runs import (
 from attnrank.experiments.experiment import Experiment, Statistical
 from attnrank.sweep import Setting
 
-DIGITS, PHOTOGRAPHS = BASES["digits"], BASES["photographs"]
+DIGITS, PHOTOGRAPHS, LARGE = BASES["digits"], BASES["photographs"], BASES["large photographs"]
 
 
 def _once(*parts: list[Setting]) -> list[Setting]:
@@ -66,11 +66,12 @@ SERIES: dict[str, list[Setting]] = {
     ),
     "cifar100": runs(deciding(PHOTOGRAPHS), dataset="cifar100", patch=4, epochs=15, seeds=range(3)),
     "cifar10, long": runs(deciding(PHOTOGRAPHS)[:6], dataset="cifar10", patch=4, epochs=60, seeds=range(3)),
+    "cifar10, large": runs(core(LARGE)[:3], dataset="cifar10", patch=4, epochs=30, seeds=range(3)),
 }
 #: How many of them, from the first, are finished and published. To go on, see `book/reading.md`.
 FINISHED = {
     "digits, brief": 9, "digits": 146, "digits, pixels": 2, "digits, pixels, brief": 6, "cifar10, short": 43,
-    "cifar10": 0, "cifar100": 0, "cifar10, long": 0,
+    "cifar10": 0, "cifar100": 0, "cifar10, long": 0, "cifar10, large": 0,
 }  # fmt: skip
 
 
