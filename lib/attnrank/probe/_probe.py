@@ -93,9 +93,11 @@ def probe(
     Raises
     ------
     ValueError : bad arguments; a model in which no attention is seen; an attention that is not seen whole, by the name
-        of layer and operation: flex_attention with a score function or block mask, custom kernels, TorchScript, linear
-        attention, a softmax whose result is changed before it meets the values, or a deviation that is not rounding.
-        ``layers`` leaves such a layer out.
+        of layer and operation: flex_attention with a score function or block mask, custom kernels, TorchScript,
+        torch.func, linear attention, a softmax over other than the keys or of products in a form that cannot be
+        followed, one whose result is changed or dropped in part before it meets the values, or a deviation that is not
+        rounding. ``layers`` leaves such a layer out. What a model computes outside of torch (NumPy, other threads)
+        cannot be seen, and not be refused either.
 
     Examples
     --------

@@ -31,6 +31,9 @@ def runs(
     return [data | arm | {"epochs": epochs, "seed": seed} for arm in arms for seed in seeds]
 
 
+#: The arms on which the verdict rests, with more seeds than the others.
+DECIDING = [BASE, *(BASE | change for change in ({"qk_dim": 1}, {"qk_dim": 16}, {"value_dim": 1},
+                                                {"intervention": "uniform"}))]  # fmt: skip
 #: For the accuracy that such a model can reach: fewer and larger heads, longer texts.
 LONG = BASE | {"heads": 2, "qk_dim": 16, "value_dim": 16}
 #: What of it is needed, in the order in which it decides.
@@ -42,10 +45,13 @@ SERIES: dict[str, list[Setting]] = {
     "32 words": runs(ARMS[:8], length=32, epochs=2),
     "400 words": runs([LONG, *LONG_ARMS], length=400, epochs=3),
     "64 words, other means": runs(ARMS[8:], length=64, epochs=2),
+    "64 words, more seeds": runs(DECIDING, length=64, epochs=2, seeds=(3, 4)),
+    "32 words, more seeds": runs(DECIDING, length=32, epochs=2, seeds=(3, 4)),
     "256 words": runs(ARMS, length=256, epochs=2),
 }
 #: How many of them, from the first, are finished and published. To go on, see `book/reading.md`.
-FINISHED = {"64 words": 24, "32 words": 24, "400 words": 3, "64 words, other means": 15, "256 words": 0}
+FINISHED = {"64 words": 24, "32 words": 24, "400 words": 3, "64 words, other means": 15, "64 words, more seeds": 0,
+            "32 words, more seeds": 0, "256 words": 0}  # fmt: skip
 
 
 def finished() -> list[Setting]:

@@ -1,5 +1,4 @@
-"""Tables of the chapter after_training: ranks of models that others trained, beside the same models with random
-weights."""
+"""Ranks of models that others trained, beside the same models with random weights."""
 
 from __future__ import annotations
 
@@ -72,7 +71,7 @@ def _attentions(name: str, weights: str, treatment: str, n: int) -> list[Attenti
 @lru_cache(maxsize=16)
 def _layer(name: str, weights: str, treatment: str, n: int, layer: int) -> dict[str, Tensor]:
     """Each measured number of a layer for all heads (H)."""
-    return _measured(_attentions(name, weights, treatment, n)[layer - 1], other_keys=treatment == "other keys")
+    return measured_heads(_attentions(name, weights, treatment, n)[layer - 1], other_keys=treatment == "other keys")
 
 
 @lru_cache(maxsize=16)
@@ -80,7 +79,8 @@ def _bound(n: int, d_h: int, causal: bool) -> float:
     return theory.causal_head_dim_bound(n, d_h) if causal else theory.head_dim_bound(n, d_h)
 
 
-def _measured(found: Attention, *, other_keys: bool) -> dict[str, Tensor]:
+def measured_heads(found: Attention, *, other_keys: bool = False, spectra: int = SPECTRA) -> dict[str, Tensor]:
+    """The columns of `trained_heads` for all heads (H) of a layer, means over its sequences; ``spectra`` of these."""
     q, k, causal, n = found.q, found.k, found.mask.causal, found.mask.n
     assert q is not None and k is not None  # these models attend by products
     k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
@@ -88,7 +88,7 @@ def _measured(found: Attention, *, other_keys: bool) -> dict[str, Tensor]:
         k = k.roll(1, 0)
     rank = hardmax_rank(q, k, causal=causal).double() / n
     numerical = numerical_rank(
-        attention_matrix(q[:SPECTRA], k[:SPECTRA], temperature=1 / found.scale, causal=causal), TOL
+        attention_matrix(q[:spectra], k[:spectra], temperature=1 / found.scale, causal=causal), TOL
     )
     best = _best(q, k, causal)
     place = torch.arange(n)
