@@ -3,10 +3,12 @@
     ```{api} attnrank.theory
     ```
 
-shows all of ``__all__``, or the names in its body; ``{api-overview}`` lists what a page shows, with the first sentence of
-each, or under ``{api-overview} names`` the names of each section alone. Docstrings of the package are plain text with few marks: headed
-parts ("Parameters" and a line of dashes), items "name : text", lists, indented code, examples with prompts, and
-``code``. Read as reStructuredText, their formulas would be errors.
+shows all of ``__all__``, or the names in its body; ``{api-overview}`` lists what a page shows, with the first sentence
+of each, or as ``{api-overview} names`` the names of each section alone.
+
+Docstrings of the package are plain text with few marks: headed parts ("Parameters" and a line of dashes), items
+"name : text", lists, indented code, examples with prompts, and ``code``. Read as reStructuredText, their formulas would
+be errors.
 """
 
 from __future__ import annotations

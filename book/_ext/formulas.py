@@ -1,6 +1,8 @@
-"""Formulas are set in the reader's browser by KaTeX, which lies in book/_static/katex: a fifth of MathJax's weight.
+"""Formulas are set in the reader's browser by KaTeX, a fifth of the weight of MathJax.
 
-A page has them as Sphinx writes them for MathJax, in \\( \\) or \\[ \\]; book/_static/formulas.js reads them from there.
+In book/_static/katex lie the minified script and style sheet and the woff2 fonts of the npm package katex, version
+0.19.1, as they come. A page has its formulas as Sphinx writes them for MathJax, in \\( \\) or \\[ \\];
+book/_static/formulas.js reads them from there.
 ``formula_macros`` in _config.yml are the book's own commands.
 """
 

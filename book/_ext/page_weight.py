@@ -115,8 +115,8 @@ def make_light(app: Sphinx, exception: Exception | None) -> None:
     site, static = Path(app.outdir), Path(app.outdir, "_static")
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(to_webp, sorted(site.glob("_images/*.png"))))
-    texts = [*site.rglob("*.html"), *static.glob("*.js"), *static.glob("scripts/*.js"), *static.glob("explorables/*.js")]
-    names = {name for path in texts if path.name != "fontawesome.js"
+    scripts = [path for folder in (".", "scripts", "explorables") for path in static.glob(f"{folder}/*.js")]
+    names = {name for path in [*site.rglob("*.html"), *scripts] if path.name != "fontawesome.js"
              for name in re.findall(r"[\w-]+", path.read_text(encoding="utf-8"))}  # fmt: skip
     for path in [*static.glob("*.css"), *static.glob("styles/*.css")]:
         if (OWN / path.name).exists():

@@ -213,7 +213,8 @@ ENDS = {
                   "mask": ("none", "causal"), "seed": (0, 999)},
     "plane": {"keys": ([[1, 1]] * 3, [[0, 0]] * 16, [[-2.8, 2.8], [2.8, 2.8], [0, -2.8]], [[0, 1], [0, 2], [0, 3]]),
               "angle": (0, 90, 357), "held": (0, 2)},
-    "head_dimension": {"n": source.LENGTH_RANGE, "d_h": source.HEAD_DIM_RANGE, "mask": ("none", "causal"), "model": ("",)},
+    "head_dimension": {"n": source.LENGTH_RANGE, "d_h": source.HEAD_DIM_RANGE, "mask": ("none", "causal"),
+                       "model": ("",)},
     "token_sparsity": {"at": (0, 1, len(source.SHARES) - 1), "digit": ("8",)},
 }  # fmt: skip
 
@@ -238,7 +239,7 @@ COINCIDENT = [
 
 @pytest.mark.parametrize(("keys", "corners", "never"), COINCIDENT)
 def test_keys_on_one_another_and_on_a_line(tab: browsing.Page, keys: list, corners: list, never: list) -> None:
-    """The first of equal keys wins, as in argmax; shares of the directions add up, and no winner is one that cannot win."""
+    """The first of equal keys wins, as in argmax; shares of the directions add up; no key wins that cannot."""
     states = [{"keys": keys, "angle": angle, "held": 0} for angle in (0, 45, 90, 180, 270, 357)]
     for state, found in zip(states, computed(tab, "plane", states, "corners cells winner never")):
         assert sorted(found["corners"]) == corners and found["never"] == never
@@ -319,7 +320,7 @@ def test_every_explorable_is_moved_by_keyboard(browser: browsing.Browser, site: 
 
 
 def test_explorables_are_moved_by_touch(browser: browsing.Browser, site: Path) -> None:
-    """A tap on the plane moves the key that is held, one near a slider's end sets it; the calculator has fields alone."""
+    """A tap on the plane moves the key that is held, one on a slider sets it; the calculator has fields alone."""
     tab = browsing.tab_of(browser, **browsing.MODES["phone"], has_touch=True, is_mobile=True)
     touched = set()
     for page, kinds in pages_of(site).items():

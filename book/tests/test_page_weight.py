@@ -10,6 +10,8 @@ import pytest
 from fontTools.ttLib import TTFont
 from PIL import Image
 
+from html_checks import parse
+
 
 def test_a_picture_keeps_every_pixel(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (30, 40, 4), dtype=np.uint8)
@@ -44,8 +46,8 @@ def test_pages_name_the_new_pictures() -> None:
         ("p:not(.gone, .lost:is(.x)){x:y} :is(.gone, p){x:y}", "p:not(.gone, .lost:is(.x)){x:y}:is(.gone, p){x:y}"),
         ('[class*=".gone"]{content:"}.gone{;"}', '[class*=".gone"]{content:"}.gone{;"}'),
         ('@charset "UTF-8";@import url("a;b.css");.a{x:y}', '@charset "UTF-8";@import url("a;b.css");.a{x:y}'),
-        ("@media print{.gone{x:y}}@media print{@supports (x:y){.a,.gone{x:y}}}", "@media print{@supports (x:y){.a{x:y}}}"),
-        ("@keyframes turn{from{x:y}to{x:z}}@font-face{src:url(a)}", "@keyframes turn{from{x:y}to{x:z}}@font-face{src:url(a)}"),
+        ("@media print{.gone{x:y}}@media a{@supports (x:y){.a,.gone{x:y}}}", "@media a{@supports (x:y){.a{x:y}}}"),
+        ("@keyframes a{from{x:y}to{x:z}}@font-face{src:url(a)}", "@keyframes a{from{x:y}to{x:z}}@font-face{src:url(a)}"),
         ("/* .a{} */.b{x:y}/*! licence */.gone{x:y}", ".b{x:y}/*! licence */"),
         (r".w-1\.5{x:y} .gone\/2{x:y}", r".w-1\.5{x:y}"),
     ],
@@ -61,3 +63,15 @@ def test_the_site_is_light(site: Path) -> None:
     named = {int(code, 16) for code in page_weight.CODES.findall(theme)}
     assert ord("\uf002") in named <= set(font.getBestCmap()) | {0x20}  # the magnifying glass and others
     assert len(font.getBestCmap()) < 40 and "fa-solid-900.woff2" not in theme
+
+
+def test_mathematics_is_loaded_only_where_it_is(site: Path) -> None:
+    """What pages weigh is measured where each is opened, in test_site."""
+    found = []
+    for page in [*site.glob("book/*.html"), *site.glob("notebooks/*.html")]:
+        sources = [script.get("src", "") for script in parse(page).select("script")]
+        scripts = {source.rpartition("/")[2].partition("?")[0] for source in sources}
+        assert "fontawesome.js" not in scripts, page.name
+        assert bool(parse(page).select("article .math")) == ("katex.min.js" in scripts), page.name
+        found.append("katex.min.js" in scripts)
+    assert any(found) and not all(found)
