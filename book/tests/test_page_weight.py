@@ -47,7 +47,7 @@ def test_pages_name_the_new_pictures() -> None:
         ('[class*=".gone"]{content:"}.gone{;"}', '[class*=".gone"]{content:"}.gone{;"}'),
         ('@charset "UTF-8";@import url("a;b.css");.a{x:y}', '@charset "UTF-8";@import url("a;b.css");.a{x:y}'),
         ("@media print{.gone{x:y}}@media a{@supports (x:y){.a,.gone{x:y}}}", "@media a{@supports (x:y){.a{x:y}}}"),
-        ("@keyframes a{from{x:y}to{x:z}}@font-face{src:url(a)}", "@keyframes a{from{x:y}to{x:z}}@font-face{src:url(a)}"),
+        ("@keyframes a{to{x:y}to{x:z}}@font-face{src:url(a)}", "@keyframes a{to{x:y}to{x:z}}@font-face{src:url(a)}"),
         ("/* .a{} */.b{x:y}/*! licence */.gone{x:y}", ".b{x:y}/*! licence */"),
         (r".w-1\.5{x:y} .gone\/2{x:y}", r".w-1\.5{x:y}"),
     ],
