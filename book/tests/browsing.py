@@ -135,7 +135,7 @@ def visit(
     page.on("console", lambda message: message.type == "error" and faults.append(f"console error: {message.text}"))
     page.on("pageerror", lambda error: faults.append(f"script error: {error}"))
     page.goto(path.as_uri(), wait_until="load")
-    settle(page, moves=moves(path))
+    settle(page, leaving=path.as_uri() if moves(path) else None)
     weight = weigh(loaded | set(page.evaluate("() => [...document.images].map(image => image.src)")))
     if weight > HEAVIEST:
         faults.append(f"loads {weight:,} bytes, the limit is {HEAVIEST:,}")
@@ -173,9 +173,9 @@ def moves(path: Path) -> bool:
     return re.search(rb'http-equiv="?refresh', path.read_bytes(), re.IGNORECASE) is not None
 
 
-def settle(page: Page, *, moves: bool = False) -> None:
-    """Wait for the fonts, before them for the page that this one leads to, and for two frames after them."""
-    if moves:
-        page.wait_for_load_state("networkidle")
+def settle(page: Page, *, leaving: str | None = None) -> None:
+    """Wait for the page that another (``leaving``) leads to, for the fonts, and for two frames after them."""
+    if leaving:
+        page.wait_for_url(lambda url: url != leaving, wait_until="load")
     page.evaluate("async () => { await document.fonts.ready }")
     page.evaluate(DRAWN)
