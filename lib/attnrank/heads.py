@@ -155,14 +155,15 @@ def _refuse_attention(q: Tensor, k: Tensor) -> None:
 def _warn_of_layout(q: Tensor) -> None:
     if q.ndim >= 4 and q.shape[-3] > max(MOST_HEADS, q.shape[-2]):
         warnings.warn(
-            f"q of shape {tuple(q.shape)} is taken as {q.shape[-3]} heads of {q.shape[-2]} tokens; if it is (batch, "
-            f"n, heads, "
-            "head_dim), give q.transpose(-3, -2), and k likewise", LayoutWarning, stacklevel=3,
-        )  # fmt: skip
+            f"q of shape {tuple(q.shape)} is taken as {q.shape[-3]} heads of {q.shape[-2]} tokens; if it is "
+            "(batch, n, heads, head_dim), give q.transpose(-3, -2), and k likewise",
+            LayoutWarning,
+            stacklevel=3,
+        )
     if q.ndim == 3 and q.shape[-1] > LARGEST_HEAD:
         warnings.warn(
             f"q of shape {tuple(q.shape)} is taken as {q.shape[0]} heads of dimension {q.shape[-1]}; if it is "
-            f"(batch, n, embed), "
-            "split the heads: q.unflatten(-1, (heads, -1)).transpose(1, 2), and k likewise", LayoutWarning,
+            "(batch, n, embed), split the heads: q.unflatten(-1, (heads, -1)).transpose(1, 2), and k likewise",
+            LayoutWarning,
             stacklevel=3,
-        )  # fmt: skip
+        )

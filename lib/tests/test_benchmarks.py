@@ -1,5 +1,6 @@
 """The harness of the benchmarks, on fake clocks and tiny inputs: no test here depends on how fast anything is."""
 
+import contextlib
 import dataclasses
 import math
 import subprocess
@@ -235,6 +236,31 @@ def test_rows_of_other_processors_are_kept(tmp_path, one_row_each, monkeypatch, 
     assert after.processor.tolist() == [here, "abacus"] and len(one_row_each) == 3
     pd.testing.assert_frame_equal(after[:1], before)
     assert sweep.read("roofline", folder=tmp_path).processor.tolist() == [here, "abacus"]
+
+
+def test_what_was_interrupted_goes_on_where_it_stopped(tmp_path, one_row_each, monkeypatch, capsys):
+    calls, stopped = [], set()
+    for name, experiment in speed.EXPERIMENTS.items():
+
+        def function(name=name, measured=experiment.function, **setting):
+            calls.append((name, setting["rounds"]))
+            if setting["rounds"] == 4 and name not in stopped:
+                stopped.add(name)
+                raise KeyboardInterrupt
+            return measured(**setting)
+
+        rows = [experiment.paper[0] | {"rounds": rounds} for rounds in (3, 4)]
+        monkeypatch.setitem(speed.EXPERIMENTS, name, dataclasses.replace(experiment, function=function, paper=rows))
+    for expected in (
+        [("speed", 3), ("speed", 4)],
+        [("speed", 4), ("roofline", 3), ("roofline", 4)],
+        [("roofline", 4)],
+        [("speed", 3), ("speed", 4), ("roofline", 3), ("roofline", 4)],  # whole, and measured anew
+    ):
+        calls.clear()
+        with pytest.raises(KeyboardInterrupt) if len(expected) in (2, 3) else contextlib.nullcontext():
+            main(["--folder", str(tmp_path)])
+        assert calls == expected
 
 
 def test_help_of_the_command():

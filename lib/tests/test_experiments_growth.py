@@ -10,7 +10,6 @@ from scipy import stats
 
 from attnrank import theory
 from attnrank.experiments import growth
-from attnrank.report import growth as report_growth
 from replayed_heads import distinct, gen, replay
 
 
@@ -58,30 +57,6 @@ def test_rules_on_curves_drawn_by_hand():
     assert theory.gap_stop([1, 2, 4, 8, 16], curve, 0.35) == pytest.approx(2 * math.sqrt(2))
     assert theory.gap_stop([1, 2, 4, 8, 16], curve, 0.05) == 1.0
     assert theory.gap_stop([1, 2, 4, 8, 16], curve, 0.6) is None
-
-
-def test_the_crossing_of_increments_is_exact_without_noise_and_unbiased_with_it():
-    d_h = np.array([2.0, 3, 5, 7, 9, 11, 13, 16, 20, 24])
-    true = 0.3 / d_h - 1.2 / d_h**2 + 1.3 / d_h**3
-    true[0] = 0.01  # before the largest increment: left out
-    found, error = report_growth.increment_crossing(d_h, true, np.full(10, 1e-3), 0.0125)
-    assert 0.3 / found - 1.2 / found**2 + 1.3 / found**3 == pytest.approx(0.0125, rel=1e-5)
-    noise = np.random.default_rng(0).normal(size=(600, 10)) * 3e-4
-    noise[:, :3] = 0.0
-    many = np.array([report_growth.increment_crossing(d_h, true + row, np.full(10, 3e-4), 0.0125) for row in noise])
-    assert (
-        abs(many[:, 0].mean() - found)
-        < stats.norm.isf(FALSE_ALARM / 2) * many[:, 0].std() / math.sqrt(600) + 0.05 * error
-    )
-    assert many[:, 0].std() <= 1.2 * many[:, 1].mean()  # three of the points have no noise
-
-
-def test_increments_that_do_not_cross_and_bad_increments():
-    d_h, error = [1.0, 2, 3, 4, 5], [1e-3] * 5
-    assert report_growth.increment_crossing(d_h, [0.1, 0.09, 0.08, 0.07, 0.06], error, 0.01) is None
-    assert report_growth.increment_crossing(d_h, [0.001, 0.002, 0.01, 0.1, 0.001], error, 0.01) is None  # two points
-    with pytest.raises(ValueError, match="d_h must increase"):
-        report_growth.increment_crossing([1.0, 1, 3, 4, 5], [0.1] * 5, error, 0.01)
 
 
 increments = st.lists(st.floats(-0.05, 0.2), min_size=2, max_size=30)

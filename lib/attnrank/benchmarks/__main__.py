@@ -1,4 +1,8 @@
-"""python -m attnrank.benchmarks [--quick] [--folder F]: measure every ratio anew, and print it beside its bar."""
+"""python -m attnrank.benchmarks [--quick] [--folder F]: measure every ratio anew, and print it beside its bar.
+
+With a folder, what was interrupted goes on where it stopped: every row times its contestants side by side, so that rows
+may be measured at different times.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ def main(arguments: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(options.folder or temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        tables = {name: measure(name, options.quick, folder) for name in EXPERIMENTS}
+        tables = measure_all(options.quick, folder)
     tables = {name: table[table.processor == processor()] for name, table in tables.items()}
     print(tables["speed"]["machine"].iloc[0], "\n")
     print("\n".join(map(line, tables["speed"].to_dict("records"))), "\n")
@@ -34,11 +38,24 @@ def main(arguments: list[str] | None = None) -> None:
     print(tables["roofline"][columns].to_string(index=False, float_format="%.1f"))
 
 
-def measure(name: str, quick: bool, folder: Path) -> pd.DataFrame:
+def measure_all(quick: bool, folder: Path) -> dict[str, pd.DataFrame]:
+    """All tables, one after another; where one was interrupted, those before it are done."""
+    stored = {name: f"{name}-quick" if quick else name for name in EXPERIMENTS}
+    begun = [bool(_interrupted(table, folder)) for table in stored.values()]
+    done = begun.index(True) if any(begun) else 0
+    return {
+        name: sweep.read(table, folder=folder) if place < done else measure(name, table, quick, folder)
+        for place, (name, table) in enumerate(stored.items())
+    }
+
+
+def measure(name: str, stored: str, quick: bool, folder: Path) -> pd.DataFrame:
     """All rows of a table, measured now on the processor at hand; rows of others in the folder stay as they are."""
-    experiment, stored = EXPERIMENTS[name], f"{name}-quick" if quick else name
+    experiment = EXPERIMENTS[name]
     settings = experiment.quick if quick else on([processor()], [dict(x) for x in _cases(experiment.paper)])
     options: dict[str, Any] = {name: getattr(experiment, name) for name in ("chapter", "repeats", "version")}
+    if wanted := _interrupted(stored, folder):
+        return sweep.run(stored, experiment.function, wanted, folder=folder, **options)
     others = _measured_elsewhere(stored, folder)
     with tempfile.TemporaryDirectory() as temporary:
         if len(others):
@@ -54,6 +71,17 @@ def measure(name: str, quick: bool, folder: Path) -> pd.DataFrame:
 def _cases(rows: list[sweep.Setting]) -> KeysView[tuple]:
     """The rows without their processor, each once."""
     return dict.fromkeys(tuple((k, v) for k, v in row.items() if k != "processor") for row in rows).keys()
+
+
+def _interrupted(name: str, folder: Path) -> list[sweep.Setting]:
+    """The settings of a table that was begun in the folder and is not complete; none if there is no such table."""
+    if not (folder / f"{name}.json").exists():
+        return []
+    record = sweep.provenance(name, folder=folder)
+    if record["status"] == "complete":
+        return []
+    axes, settings = record["grid"], record["settings"]
+    return sweep.grid(**axes) if isinstance(axes, dict) else [dict(zip(settings, row, strict=True)) for row in axes]
 
 
 def _measured_elsewhere(name: str, folder: Path) -> pd.DataFrame:

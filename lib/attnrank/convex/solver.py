@@ -68,9 +68,8 @@ def solve(
     Parameters
     ----------
     x : floating point (N, n, d), N sequences of n tokens.
-    y : floating point (N,) for one output or (N, c) for several. For ``cross_entropy`` probabilities: rows that sum to
-        1
-        with several outputs, probabilities of the first of two classes with one.
+    y : floating point (N,) for one output or (N, c) for several. For ``cross_entropy`` probabilities: rows that sum
+        to 1 with several outputs, probabilities of the first of two classes with one.
     beta : weight of the penalty, > 0.
     loss : "squared", half the squared error, or "cross_entropy".
     penalty : "group", the norm of each token's vector, one for each output; or "nuclear", the nuclear norm of each

@@ -12,11 +12,7 @@ from torch.nn.functional import normalize
 from attnrank import _check, theory
 from attnrank.experiments.experiment import Exact, Experiment, Rounding, Statistical
 from attnrank.experiments.shared.gram import STRUCTURES, geometry, perturbed_gram, ranks_of_gram
-from attnrank.experiments.shared.heads import (
-    LARGE,
-    distinct,
-    distinct_entries,
-)
+from attnrank.experiments.shared.heads import LARGE, distinct, distinct_entries
 from attnrank.experiments.shared.statistics import batches, seeded, summary
 from attnrank.sweep import Setting, grid
 
@@ -283,8 +279,10 @@ EXPERIMENTS = {
         token_conditions,
         quick=grid(n=[16, 256], d=[256], d_h=[8, 64]),
         paper=[
-            *({"n": n, "d": width * n, "d_h": d_h} for n in _LENGTHS for width in (1, 2, 4, 16,
-            64) for d_h in _HEAD_DIMS),
+            *(
+                {"n": n, "d": width * n, "d_h": d_h}
+                for n in _LENGTHS for width in (1, 2, 4, 16, 64) for d_h in _HEAD_DIMS
+            ),
             *({"n": n, "d": d, "d_h": 64} for n, d in ((16, 192), (64, 192), (256, 192), (4096, 64))),
         ],
         chapter="almost_orthonormal",

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from attnrank.experiments.experiment import Exact, Experiment
-from attnrank.experiments.shared.heads import (
-    random_heads,
-)
+from attnrank.experiments.shared.heads import random_heads
 from attnrank.sweep import grid
 
 EXPERIMENTS = {

@@ -11,11 +11,7 @@ from torch import Tensor
 from attnrank import _check, theory
 from attnrank.experiments.experiment import Exact, Experiment, Rounding
 from attnrank.experiments.shared.distributions import DISTRIBUTIONS, WIDTHS, projections
-from attnrank.experiments.shared.heads import (
-    SMALL,
-    hardmax_rank_on_device,
-    random_heads,
-)
+from attnrank.experiments.shared.heads import SMALL, hardmax_rank_on_device, random_heads
 from attnrank.experiments.shared.statistics import batches, seeded
 from attnrank.sweep import Setting, grid
 

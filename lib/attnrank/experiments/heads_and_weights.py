@@ -10,12 +10,7 @@ from torch import Tensor
 from attnrank import _check
 from attnrank.experiments.experiment import Exact, Experiment, Statistical
 from attnrank.experiments.shared.distributions import rotate
-from attnrank.experiments.shared.heads import (
-    MEDIUM,
-    distinct,
-    gaussian_heads,
-    hardmax_rank_on_device,
-)
+from attnrank.experiments.shared.heads import MEDIUM, distinct, gaussian_heads, hardmax_rank_on_device
 from attnrank.experiments.shared.statistics import seeded, summary
 from attnrank.inputs import tokens
 from attnrank.ranks import singular_values

@@ -6,12 +6,7 @@ import torch
 
 from attnrank import theory
 from attnrank.experiments.experiment import Exact, Experiment, Rounding
-from attnrank.experiments.shared.heads import (
-    MEDIUM,
-    distinct,
-    gaussian_heads,
-    hardmax_rank_on_device,
-)
+from attnrank.experiments.shared.heads import MEDIUM, distinct, gaussian_heads, hardmax_rank_on_device
 from attnrank.experiments.shared.statistics import summary
 from attnrank.sweep import Setting, grid
 

@@ -10,11 +10,7 @@ from torch.nn.functional import normalize
 from attnrank import _check, inputs
 from attnrank.experiments.experiment import Exact, Experiment, Rounding
 from attnrank.experiments.shared.gram import geometry, ranks_of_gram
-from attnrank.experiments.shared.heads import (
-    MEDIUM,
-    gaussian_heads,
-    hardmax_rank_on_device,
-)
+from attnrank.experiments.shared.heads import MEDIUM, gaussian_heads, hardmax_rank_on_device
 from attnrank.experiments.shared.statistics import seeded, summary
 from attnrank.sweep import Setting, grid
 

@@ -88,8 +88,7 @@ def claim(
     control : what was mutated, in a few words. ``control_measured`` and ``control_bound`` (``bound`` when None) take
         the places of ``measured`` and ``bound``.
     margin_meaning : what the margin is, for instance its false-alarm rate. With ``ROUNDING`` a measured value within
-        the
-        margin is shown as the bound itself, because its digits differ from machine to machine.
+        the margin is shown as the bound itself, because its digits differ from machine to machine.
     kind : "theorem" (a proved statement is tested), "measurement" or "arithmetic" (exact or rounding only).
     paper : the statement of a paper that this bears on, and ``verdict``, one of ``VERDICTS``, what became of it.
     digits : significant digits shown.

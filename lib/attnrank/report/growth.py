@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -123,37 +122,3 @@ def crossing(
     powers = root ** np.arange(degree, -1, -1)
     spread = float(np.sqrt(powers @ covariance @ powers)) / abs(curve.deriv()(root))
     return float(np.exp(root)), float(np.exp(root) * spread)
-
-
-def increment_crossing(
-    d_h: ArrayLike, increments: ArrayLike, errors: ArrayLike, threshold: float
-) -> tuple[float, float] | None:
-    """The last head dimension at which noisy increments fall through ``threshold``, and its standard error.
-
-    From the largest increment on, a cubic in 1 / d_h without constant is fitted by weighted least squares. It is linear
-    in the increments, so that their noise does not bias it, and increments below 0 need no exception. None if the curve
-    does not cross between the points, or there are fewer than four.
-    """
-    d_h, increments, errors = (np.asarray(a, dtype=float) for a in (d_h, increments, errors))
-    if not d_h.shape == increments.shape == errors.shape or d_h.ndim != 1 or (np.diff(d_h) <= 0).any():
-        raise ValueError(f"d_h must increase, with as many increments and errors, got {d_h}, {increments}, {errors}")
-    first = int(np.argmax(increments)) if len(d_h) else 0
-    if len(d_h) - first < 4:
-        return None
-
-    def powers(x: np.ndarray) -> np.ndarray:
-        return np.stack([x**-1.0, x**-2.0, x**-3.0], -1)
-
-    rows = powers(d_h[first:]) / errors[first:, None]
-    covariance = np.linalg.inv(rows.T @ rows)
-    coefficients = covariance @ rows.T @ (increments[first:] / errors[first:])
-    grid = np.linspace(d_h[first], d_h[-1], 4001)
-    excess = powers(grid) @ coefficients - threshold
-    falls = np.flatnonzero((excess[:-1] > 0) & (excess[1:] <= 0))
-    if not len(falls):
-        return None
-    i = falls[-1]
-    slope = (excess[i] - excess[i + 1]) / (grid[i + 1] - grid[i])
-    at = grid[i] + excess[i] / slope
-    spread = math.sqrt(powers(np.array(at)) @ covariance @ powers(np.array(at)))
-    return float(at), spread / slope

@@ -126,13 +126,13 @@ def _radius(share: np.ndarray, d_h: int) -> np.ndarray:
 
 def _cut_off(angle: np.ndarray, radius: np.ndarray, d_h: int) -> np.ndarray:
     """Share of a cap beyond the great sphere that meets its boundary at ``angle`` from the axis on which it cuts."""
-    x, weight = np.polynomial.legendre.leggauss(24)
+    nodes, weights = (values[0] for values in gauss_legendre(np.array([[0.0, 1.0]]), order=24))
 
     def integral(end: np.ndarray) -> np.ndarray:
         total = np.zeros(np.broadcast_shapes(end.shape, radius.shape))
-        for node, w in zip((x + 1.0) / 2.0, weight / 2.0, strict=True):
+        for node, weight in zip(nodes, weights, strict=True):
             t = end * node
-            total += w * np.sin(t) ** (d_h - 1) / (1.0 + (np.tan(radius) * np.cos(t)) ** 2)
+            total += weight * np.sin(t) ** (d_h - 1) / (1.0 + (np.tan(radius) * np.cos(t)) ** 2)
         return end * total
 
     half = integral(np.minimum(angle, math.pi - angle)) / (2.0 * integral(np.array(math.pi / 2.0)))

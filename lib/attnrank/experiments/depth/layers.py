@@ -11,10 +11,7 @@ from attnrank import _check, theory
 from attnrank.experiments.experiment import Experiment, Rounding, Statistical
 from attnrank.experiments.shared.distributions import DISTRIBUTIONS
 from attnrank.experiments.shared.gram import mean_cosine
-from attnrank.experiments.shared.heads import (
-    distinct,
-    hardmax_rank_on_device,
-)
+from attnrank.experiments.shared.heads import distinct, hardmax_rank_on_device
 from attnrank.experiments.shared.statistics import seeded
 from attnrank.inputs import tokens
 from attnrank.models import Encoder, TransformerConfig
