@@ -1,8 +1,8 @@
 """Formulas are set in the reader's browser by KaTeX, a fifth of the weight of MathJax.
 
-In book/_static/katex lie the minified script and style sheet and the woff2 fonts of the npm package katex, version
-0.19.1, as they come. A page has its formulas as Sphinx writes them for MathJax, in \\( \\) or \\[ \\];
-book/_static/formulas.js reads them from there.
+In book/_static/katex lie the minified scripts (itself, and what copies formulas as TeX), style sheet and woff2 fonts
+of the npm package katex, version 0.19.1, as they come. A page has its formulas as Sphinx writes them for MathJax, in
+\\( \\) or \\[ \\]; book/_static/formulas.js reads them from there.
 ``formula_macros`` in _config.yml are the book's own commands.
 """
 
@@ -23,8 +23,8 @@ def add_files(app: Sphinx, page: str, template: str, context: dict[str, Any], do
     macros = {f"\\{name}": text for name, text in app.config.formula_macros.items()}
     app.add_css_file("katex/katex.min.css", priority=400)  # before book.css
     app.add_js_file(None, body=f"window.formulaMacros = {json.dumps(macros)}")
-    app.add_js_file("katex/katex.min.js", defer="defer")
-    app.add_js_file("formulas.js", defer="defer")
+    for script in ("katex/katex.min.js", "katex/copy-tex.min.js", "formulas.js"):
+        app.add_js_file(script, defer="defer")
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:

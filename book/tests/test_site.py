@@ -36,7 +36,8 @@ def katex(root: Path) -> str:
     settings = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"]
     macros = {f"\\{name}": text for name, text in settings["formula_macros"].items()}
     static = (root / "book/_static").as_uri()
-    scripts = [f"<script defer src='{static}/{name}'></script>" for name in ("katex/katex.min.js", "formulas.js")]
+    names = ("katex/katex.min.js", "katex/copy-tex.min.js", "formulas.js")
+    scripts = [f"<script defer src='{static}/{name}'></script>" for name in names]
     return (f"<link rel='stylesheet' href='{static}/katex/katex.min.css'>"
             f"<script>window.formulaMacros = {json.dumps(macros)}</script>{''.join(scripts)}")
 
@@ -95,6 +96,22 @@ GOOD = """<figure><img src='dot.gif' alt='A dot'><figcaption>A dot.</figcaption>
 def test_a_faultless_page_passes_in_the_browser(browser: browsing.Browser, tmp_path: Path, root: Path) -> None:
     page = planted(tmp_path, head=katex(root), body=GOOD)
     assert [fault for mode in browsing.MODES for fault in browsing.visit(browser, page, mode)] == []
+
+
+COPIED = """() => {
+    getSelection().selectAllChildren(document.querySelector('p'))
+    const clipboardData = new DataTransfer()
+    document.dispatchEvent(new ClipboardEvent('copy', {clipboardData, cancelable: true}))
+    return clipboardData.getData('text/plain')
+}"""
+
+
+def test_formulas_are_copied_as_tex(browser: browsing.Browser, tmp_path: Path, root: Path) -> None:
+    body = "<p>Let <span class='math'>\\(k \\in \\R^d\\)</span> be a key.</p>"
+    tab = browsing.tab_of(browser)
+    tab.goto(planted(tmp_path, head=katex(root), body=body).as_uri(), wait_until="load")
+    assert tab.evaluate(COPIED) == r"Let $k \in \R^d$ be a key."
+    tab.context.close()
 
 
 def test_a_faultless_page_passes_without_browser(tmp_path: Path) -> None:
