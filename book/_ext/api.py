@@ -3,9 +3,12 @@
     ```{api} attnrank.theory
     ```
 
-shows all of ``__all__``, or the names in its body. Docstrings of the package are plain text with few marks: headed
-parts ("Parameters" and a line of dashes), items "name : text", lists, indented code, examples with prompts, and
-``code``. Read as reStructuredText, their formulas would be errors.
+shows all of ``__all__``, or the names in its body; ``{api-overview}`` lists what a page shows, with the first sentence
+of each, or as ``{api-overview} names`` the names of each section alone.
+
+Docstrings of the package are plain text with few marks: headed parts ("Parameters" and a line of dashes), items
+"name : text", lists, indented code, examples with prompts, and ``code``. Read as reStructuredText, their formulas would
+be errors.
 """
 
 from __future__ import annotations
@@ -74,7 +77,7 @@ def block(text: str) -> Iterator[nodes.Node]:
         points = (nodes.paragraph("", "", *inline(item.removeprefix("- "))) for item in items(text))
         yield nodes.bullet_list("", *(nodes.list_item("", point) for point in points))
     else:
-        yield nodes.paragraph("", "", *inline(text))
+        yield nodes.paragraph(text, "", *inline(text))
 
 
 def document(docstring: str) -> Iterator[nodes.Node]:
@@ -112,6 +115,52 @@ class Api(SphinxDirective):
         return [listed]
 
 
+class Overview(nodes.General, nodes.Element):
+    """Stands for the overview until the page is read."""
+
+
+class ApiOverview(SphinxDirective):
+    optional_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        if self.arguments not in ([], ["names"]):
+            raise self.error(f"api-overview takes no argument or 'names', got {self.arguments[0]!r}")
+        return [Overview(kind=" ".join(self.arguments))]
+
+
+def link(term: nodes.Element) -> nodes.Node:
+    name = term["ids"][0].rpartition(".")[2]
+    return nodes.reference("", "", nodes.literal(name, name), refid=term["ids"][0], internal=True)
+
+
+def row(*cells: nodes.Node) -> nodes.row:
+    return nodes.row("", *(nodes.entry("", nodes.paragraph("", "", *cell)) for cell in cells))
+
+
+def fill_overview(app: Sphinx, doctree: nodes.document) -> None:
+    """A table of what the page shows: its name, and the first sentence of its text or, by section, the names."""
+    for place in list(doctree.findall(Overview)):
+        rows: dict[str, list[list[nodes.Node]]] = {}
+        for listed in (found for found in doctree.findall(nodes.definition_list) if "api" in found["classes"]):
+            for entry in listed.children:
+                term, text = entry.children[0], entry.children[1].children[0]
+                if place["kind"] == "names":
+                    title = listed.parent.next_node(nodes.title).astext()
+                    names = rows.setdefault(title, [[nodes.Text(title)], []])[1]
+                    names += [nodes.Text(", ")] * bool(names) + [link(term)]
+                else:
+                    rows[term["ids"][0]] = [[link(term)], inline(first_sentence(text.rawsource))]
+        body = nodes.tbody("", *(row(*cells) for cells in rows.values()))
+        columns = [nodes.colspec(colwidth=width) for width in (30, 70)]
+        place.replace_self(nodes.table("", nodes.tgroup("", *columns, body, cols=2), classes=["api-overview"]))
+
+
+def first_sentence(text: str) -> str:
+    return re.split(r"(?<=\w\w[.)`])\s+(?=[A-Z`])|(?<=:)\s*$", re.sub(r"\s+", " ", text).strip())[0]
+
+
 def setup(app: Sphinx) -> ExtensionMetadata:
     app.add_directive("api", Api)
+    app.add_directive("api-overview", ApiOverview)
+    app.connect("doctree-read", fill_overview)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

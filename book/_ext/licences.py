@@ -4,7 +4,7 @@
     python book/_ext/licences.py                      the package alone, with all its extras
 
 lists the named packages and what they need in turn, as installed here, and exits with 1 if one declares no licence.
-What the site brings along itself, MathJax and fonts, has its licence beside it in book/_static.
+What the site brings along itself, KaTeX and fonts, has its licence beside it in book/_static.
 """
 
 from __future__ import annotations

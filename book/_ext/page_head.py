@@ -38,9 +38,9 @@ def card(title: str, about: str, site: str, address: str = "") -> str:
 def add_head(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
     found = app.search_records.get(page, [])
     about = description(found[0]["text"]) if found else ""
-    title = re.sub("<[^>]+>", "", context.get("title") or app.config.project)
+    title = re.sub("<[^>]+>", "", context.get("title") or app.config.html_title)
     address = f"{app.config.html_baseurl}{app.builder.get_target_uri(page)}" if app.config.html_baseurl else ""
-    context["head_of_page"] = card(html.unescape(title), about, app.config.project, address)
+    context["head_of_page"] = card(html.unescape(title), about, app.config.html_title, address)
 
 
 def show_buttons(app: Sphinx, config: Config) -> None:

@@ -56,14 +56,14 @@ LINK_ALL = """() => {
 HEADINGS = """() => [...document.querySelectorAll("article h1, article h2")].map(heading => {
     const copy = heading.cloneNode(true)
     for (const part of copy.querySelectorAll(".headerlink")) part.remove()
-    for (const formula of copy.querySelectorAll("mjx-container"))
-        formula.textContent = formula.querySelector("mjx-assistive-mml")?.textContent ?? ""
+    for (const formula of copy.querySelectorAll(".katex"))
+        formula.textContent = formula.querySelector("semantics > :first-child").textContent
     const text = copy.textContent.replace(/\\s+/g, " ").trim()
     return [heading.tagName, (heading.closest("section[id]") ?? heading).id, text]
 })"""
 # Formulas do not break: those wider than their place are set smaller.
 SHRINK = """() => {
-    for (const formula of document.querySelectorAll("article mjx-container")) {
+    for (const formula of document.querySelectorAll("article .katex")) {
         const block = formula.closest("div.math, p, li, td, th, dd, dt, figcaption, h1, h2, h3, h4")
         const style = block && getComputedStyle(block)
         const room = block && block.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight)
@@ -80,12 +80,13 @@ MISFITS = """height => {
     const tell = (what, e) => found.push([what, e])
     for (const e of document.querySelectorAll("article, article *")) {
         const box = e.getBoundingClientRect(), style = getComputedStyle(e)
-        if (!box.width || !box.height || e.closest("mjx-assistive-mml, .visually-hidden")) continue
+        if (!box.width || !box.height || e.closest(".katex-mathml, .visually-hidden")) continue
+        if (e.closest(".katex") && !e.matches(".katex, .katex-base")) continue
         if (e.closest("svg") && e.tagName !== "svg") continue
         if (box.right > column.right + 1 || box.left < column.left - 1) tell("wider than the column", e)
         else if (e.clientWidth && /auto|scroll|hidden/.test(style.overflowX) && e.scrollWidth > e.clientWidth + 1)
             tell("cut", e)
-        const whole = e.matches("figure, img, svg, mjx-container, tr") || /auto|scroll|hidden/.test(style.overflowX)
+        const whole = e.matches("figure, img, svg, .katex, tr") || /auto|scroll|hidden/.test(style.overflowX)
         if (whole && box.height > height) tell(`taller than a page (${Math.round(box.height)} px)`, e)
     }
     return found.filter(([, e]) => !found.some(([, other]) => other === e.parentElement))

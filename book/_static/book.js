@@ -2,15 +2,12 @@
 const smallest = 0.75
 
 function fitDisplays() {
-  for (const formula of document.querySelectorAll(".bd-article mjx-container[display]")) {
+  for (const formula of document.querySelectorAll(".bd-article .katex-display > .katex")) {
     formula.style.removeProperty("font-size")
-    formula.classList.remove("wide")
-    const sides = [...formula.querySelectorAll("mjx-math *")].map(part => part.getBoundingClientRect()).filter(box => box.width)
+    const sides = [...formula.querySelectorAll(".katex-base")].map(part => part.getBoundingClientRect()).filter(box => box.width)
     const width = Math.max(...sides.map(box => box.right)) - Math.min(...sides.map(box => box.left))
     const share = (formula.parentElement.clientWidth - 2) / width
-    if (!(share < 1) || formula.parentElement.clientWidth === 0) continue
-    if (share < smallest) formula.classList.add("wide")
-    else formula.style.setProperty("font-size", `${Math.floor(106 * share)}%`, "important")
+    if (share < 1 && share >= smallest) formula.style.fontSize = `${Math.floor(106 * share)}%`
   }
 }
 
@@ -18,7 +15,7 @@ function fitDisplays() {
 const blocks = "p, li, td, th, dd, dt, figcaption, h1, h2, h3, h4, .admonition-title"
 
 function markWide() {
-  for (const formula of document.querySelectorAll(".bd-article mjx-container:not([display])")) {
+  for (const formula of document.querySelectorAll(".bd-article span.math > .katex")) {
     formula.classList.remove("wide")
     const block = formula.closest(blocks)
     const style = block && getComputedStyle(block)
@@ -63,7 +60,7 @@ if (document.readyState === "loading") addEventListener("DOMContentLoaded", arra
 else arrange()
 
 // What scrolls sideways can be reached, and scrolled, by keyboard.
-const boxes = "pre, mjx-container, div.math, .table-box, .pst-scrollable-table-container, .output, .tableblock"
+const boxes = "pre, .katex, div.math, .table-box, .pst-scrollable-table-container, .output, .tableblock"
 
 function markScrollable() {
   for (const box of document.querySelectorAll(boxes)) {
@@ -83,7 +80,7 @@ function mark() {
 }
 
 addEventListener("load", async () => {
-  await window.MathJax?.startup?.promise
+  await document.fonts.ready // formulas have their widths then
   mark()
   addEventListener("resize", mark)
   addEventListener("click", () => requestAnimationFrame(mark)) // what is unfolded

@@ -14,13 +14,13 @@ from playwright.sync_api import Page
 
 LEVELS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22a", "wcag22aa"]
 COLOUR = ["color-contrast", "link-in-text-block"]
-# Formulas become boxes of their size: their thousands of elements are MathJax's, and their colour that of the text.
+# Formulas become boxes of their size: their thousands of elements are KaTeX's, and their colour that of the text.
 UNFOLD = """async () => {
     for (const folded of document.querySelectorAll('details')) folded.open = true
     await new Promise(done => setTimeout(() => requestAnimationFrame(done), 50))
 }"""
 REPLACE_FORMULAS = """() => {
-    for (const formula of document.querySelectorAll('mjx-container')) {
+    for (const formula of document.querySelectorAll('.katex')) {
         const box = document.createElement('span'), size = formula.getBoundingClientRect()
         box.style.cssText = `display: inline-block; overflow: hidden; width: ${size.width}px; height: ${size.height}px`
         box.textContent = 'formula'

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from playwright.sync_api import Browser, BrowserType, Page, Request, sync_playwright
 
@@ -17,6 +19,8 @@ import accessibility
 
 #: Milliseconds. No busy machine takes as long; a browser that has died must not hang the tests.
 PATIENCE = 600_000
+#: Bytes that a page may load from disk: itself, styles, scripts, fonts, and all its pictures.
+HEAVIEST = 1_500_000
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge", "microsoft-edge")
 MAC = ("Chromium.app/Contents/MacOS/Chromium", "Google Chrome.app/Contents/MacOS/Google Chrome",
        "Microsoft Edge.app/Contents/MacOS/Microsoft Edge")
@@ -31,11 +35,11 @@ MODES = {
 DRAWN = """() => Promise.race([
     new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done))),
     new Promise(done => setTimeout(done, 10_000))])"""
-# Formulas in the text that MathJax has not replaced, and formulas it could not read.
+# Formulas that KaTeX has not set, and formulas it could not read.
 UNRENDERED = """() => [...document.querySelectorAll('.math')]
-    .filter(e => !e.querySelector('mjx-container')).map(e => e.textContent.slice(0, 80))"""
-TEX_ERRORS = """() => [...document.querySelectorAll('mjx-merror, [data-mjx-error], merror')]
-    .map(e => (e.getAttribute('data-mjx-error') || e.textContent).slice(0, 120))"""
+    .filter(e => !e.querySelector('.katex')).map(e => e.textContent.slice(0, 80))"""
+TEX_ERRORS = """() => [...document.querySelectorAll('.formula-error, .katex-error')]
+    .map(e => (e.title || e.textContent).slice(0, 120))"""
 BROKEN_IMAGES = """() => [...document.images]
     .filter(i => i.loading !== 'lazy' && !(i.complete && i.naturalWidth > 0)).map(i => i.getAttribute('src'))"""
 # The picture itself, without the padding that the dark theme puts around it.
@@ -60,7 +64,7 @@ OVERFLOWING = """() => {
     }
     const main = document.querySelector('article') || document.body
     const found = [...main.querySelectorAll('*')].filter(
-        e => !e.closest('mjx-assistive-mml, .visually-hidden, .onlyprint') && reaches(e) && !scrolls(e))
+        e => !e.closest('.katex-mathml, .katex svg, .visually-hidden, .onlyprint') && reaches(e) && !scrolls(e))
     const outermost = found.filter(e => !found.includes(e.parentElement))
         .map(e => `<${e.tagName.toLowerCase()} class="${e.className}"> ${e.textContent.trim().slice(0, 60)}`)
     const root = document.scrollingElement
@@ -116,20 +120,25 @@ def visit(
     browser: Browser, path: Path, mode: str, styles: set[str] | None = None,
     check: Callable[[Page, Path], list[str]] = lambda page, path: [],
 ) -> list[str]:  # fmt: skip
-    """Open a page in a mode and return every fault: network, console, scripts, mathematics, images, overflow, axe.
+    """Open a page in a mode and return every fault: network, weight, console, mathematics, images, overflow, axe.
 
     A page that is open in light also turns dark, as when the system does. ``styles`` collects those whose colours were
     checked, for the next page of the same site in the same mode; ``check`` is what else is to be seen of the page.
     """
     faults: list[str] = []
+    loaded: set[str] = set()
     page = tab_of(browser, **MODES[mode])
     page.route(outside, lambda route: route.abort())
+    page.on("request", lambda request: loaded.add(request.url))
     page.on("request", lambda request: outside(request.url) and faults.append(f"request to {request.url}"))
     page.on("requestfailed", lambda request: faults.append(f"request failed: {request.url} {failure(request)}"))
     page.on("console", lambda message: message.type == "error" and faults.append(f"console error: {message.text}"))
     page.on("pageerror", lambda error: faults.append(f"script error: {error}"))
     page.goto(path.as_uri(), wait_until="load")
-    settle(page, moves=moves(path))
+    settle(page, leaving=path.as_uri() if moves(path) else None)
+    weight = weigh(loaded | set(page.evaluate("() => [...document.images].map(image => image.src)")))
+    if weight > HEAVIEST:
+        faults.append(f"loads {weight:,} bytes, the limit is {HEAVIEST:,}")
     faults += [f"formula not rendered: {text}" for text in page.evaluate(UNRENDERED)]
     faults += [f"TeX error: {text}" for text in page.evaluate(TEX_ERRORS)]
     faults += [f"image without picture: {source}" for source in page.evaluate(BROKEN_IMAGES)]
@@ -149,6 +158,12 @@ def visit(
     return [f"{path.name} ({mode}): {fault}" for fault in found]
 
 
+def weigh(urls: set[str]) -> int:
+    """The bytes of the files among the addresses."""
+    paths = {Path(url2pathname(urlsplit(url).path)) for url in urls if url.startswith("file:")}
+    return sum(path.stat().st_size for path in paths if path.is_file())
+
+
 def failure(request: Request) -> str:
     return request.failure or ""
 
@@ -158,9 +173,9 @@ def moves(path: Path) -> bool:
     return re.search(rb'http-equiv="?refresh', path.read_bytes(), re.IGNORECASE) is not None
 
 
-def settle(page: Page, *, moves: bool = False) -> None:
-    """Wait for fonts and MathJax, before them for the page that this one leads to, and for two frames after them."""
-    if moves:
-        page.wait_for_load_state("networkidle")
-    page.evaluate("async () => { await document.fonts.ready; await window.MathJax?.startup?.promise }")
+def settle(page: Page, *, leaving: str | None = None) -> None:
+    """Wait for the page that another (``leaving``) leads to, for the fonts, and for two frames after them."""
+    if leaving:
+        page.wait_for_url(lambda url: url != leaving, wait_until="load")
+    page.evaluate("async () => { await document.fonts.ready }")
     page.evaluate(DRAWN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -199,6 +200,55 @@ class TestTheScriptsAgreeWithThePackage:
         assert not np.allclose(values, [math.sqrt(45), math.sqrt(5) + 1e-6], rtol=0, atol=1e-11)
 
 
+WHAT_A_STATE_SHOWS = """([kind, states]) => states.map(state => {
+    const { setup, compute, draw, rows, describe } = Explorables.kinds[kind], picture = document.createElement('div')
+    setup(picture, state, () => {})
+    const numbers = compute(state)
+    draw(picture, state, numbers)
+    const drawn = [...picture.querySelectorAll('svg')].map(svg => svg.innerHTML).join()
+    return [describe(state, numbers), JSON.stringify(rows(state, numbers)), drawn]
+})"""
+ENDS = {
+    "attention": {"n": (8, 96), "d_h": (1, 256), "temperature": (0, 0.001, 10), "tolerance": (1e-6, 0.5),
+                  "mask": ("none", "causal"), "seed": (0, 999)},
+    "plane": {"keys": ([[1, 1]] * 3, [[0, 0]] * 16, [[-2.8, 2.8], [2.8, 2.8], [0, -2.8]], [[0, 1], [0, 2], [0, 3]]),
+              "angle": (0, 90, 357), "held": (0, 2)},
+    "head_dimension": {"n": source.LENGTH_RANGE, "d_h": source.HEAD_DIM_RANGE, "mask": ("none", "causal"),
+                       "model": ("",)},
+    "token_sparsity": {"at": (0, 1, len(source.SHARES) - 1), "digit": ("8",)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", explorables.KINDS)
+def test_extreme_states_show_numbers(tab: browsing.Page, kind: str) -> None:
+    states = [dict(zip(ENDS[kind], values)) for values in itertools.product(*ENDS[kind].values())]
+    for state, shown in zip(states, tab.evaluate(WHAT_A_STATE_SHOWS, [kind, states]), strict=True):
+        wrong = [re.search(r"NaN|Infinity|undefined|null %|\b1 tokens|e\+0\b", text) for text in shown]
+        assert not any(wrong), (state, wrong, shown[0])
+        assert len(shown[0]) > 80
+
+
+COINCIDENT = [
+    ([[1, 1], [1, 1], [1, 1]], [0], [1, 2]),
+    ([[2, 0], [-1, 0], [2, 0], [-1, 0]], [0, 1], [2, 3]),
+    ([[1, 0], [1, 1], [1, -1]], [1, 2], [0]),  # the first key lies on an edge, and ties at direction 0
+    ([[0, 1], [0, 2], [0, 3]], [0, 2], [1]),
+    ([[1, 0], [0, 1], [-1, -1], [0, 1], [1, 0], [0, 0]], [0, 1, 2], [3, 4, 5]),
+]
+
+
+@pytest.mark.parametrize(("keys", "corners", "never"), COINCIDENT)
+def test_keys_on_one_another_and_on_a_line(tab: browsing.Page, keys: list, corners: list, never: list) -> None:
+    """The first of equal keys wins, as in argmax; shares of the directions add up; no key wins that cannot."""
+    states = [{"keys": keys, "angle": angle, "held": 0} for angle in (0, 45, 90, 180, 270, 357)]
+    for state, found in zip(states, computed(tab, "plane", states, "corners cells winner never")):
+        assert sorted(found["corners"]) == corners and found["never"] == never
+        assert sum(cell["share"] for cell in found["cells"]) == pytest.approx(1, abs=1e-12)
+        x, y = math.cos(math.radians(state["angle"])), math.sin(math.radians(state["angle"]))
+        scores = [a * x + b * y for a, b in keys]
+        assert found["winner"] in corners and scores[found["winner"]] == pytest.approx(max(scores), abs=1e-12)
+
+
 def test_the_numbers_are_those_that_the_package_writes() -> None:
     """The sums of the digits, and two solutions; bounds and polynomials are compared with the package above."""
     few = source.SHARES[8], source.SHARES[20]
@@ -267,6 +317,28 @@ def test_every_explorable_is_moved_by_keyboard(browser: browsing.Browser, site: 
         faults += [fault for kind in kinds for control in MOVES[kind] for fault in moved(tab, kind, control)]
         tab.context.close()
     assert faults == []
+
+
+def test_explorables_are_moved_by_touch(browser: browsing.Browser, site: Path) -> None:
+    """A tap on the plane moves the key that is held, one on a slider sets it; the calculator has fields alone."""
+    tab = browsing.tab_of(browser, **browsing.MODES["phone"], has_touch=True, is_mobile=True)
+    touched = set()
+    for page, kinds in pages_of(site).items():
+        tab.goto((site / page).as_uri(), wait_until="load")
+        browsing.settle(tab)
+        for kind in set(kinds) - {"head_dimension"}:
+            place = tab.locator(f'[data-explorable="{kind}"]')
+            target = place.locator("svg.plane" if kind == "plane" else "input[type=range]").first
+            before = place.locator(".explorable-description").inner_text()
+            target.scroll_into_view_if_needed()
+            box = target.bounding_box()
+            assert box is not None
+            tab.touchscreen.tap(box["x"] + 0.9 * box["width"], box["y"] + 0.5 * box["height"])
+            tab.evaluate(browsing.DRAWN)
+            assert place.locator(".explorable-description").inner_text() != before, f"{kind} did not follow the finger"
+            touched.add(kind)
+    tab.context.close()
+    assert touched == set(explorables.KINDS) - {"head_dimension"}
 
 
 def test_the_twins_show_the_first_state(browser: browsing.Browser, site: Path) -> None:

@@ -71,5 +71,5 @@ def test_names_are_read_from_a_requirements_file() -> None:
 
 
 def test_what_the_site_brings_along_has_its_licence(root: Path) -> None:
-    for folder in ("mathjax", "fonts"):
+    for folder in ("katex", "fonts"):
         assert (root / "book/_static" / folder / "LICENSE").stat().st_size > 500

@@ -20,6 +20,7 @@ def test_every_page_has_a_title_a_description_and_a_card(site: Path) -> None:
         assert 20 <= len(about) <= page_head.LENGTH, f"{path.name}: {about}"
         abouts.add(about)
         card = {tag["property"]: tag["content"] for tag in parsed.select("meta[property]")}
+        assert card["og:site_name"] == "The Rank of Attention"
         assert card["og:description"] == about and card["og:title"] and "og:url" not in card
         assert parsed.select("link[rel=icon]")
     assert len(titles) == len(abouts) == len(pages) > 20

@@ -31,12 +31,15 @@ def planted(folder: Path, *, head: str = "", body: str = "") -> Path:
     return page
 
 
-def mathjax(root: Path) -> str:
-    """The scripts that load MathJax with the settings of the book."""
+def katex(root: Path) -> str:
+    """The styles and scripts that set formulas, with the macros of the book."""
     settings = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"]
-    script = (root / "book/_static" / settings["mathjax_path"]).as_uri()
-    start = f"window.MathJax = {json.dumps(settings['mathjax3_config'])}"
-    return f"<script>{start}</script><script defer src='{script}'></script>"
+    macros = {f"\\{name}": text for name, text in settings["formula_macros"].items()}
+    static = (root / "book/_static").as_uri()
+    names = ("katex/katex.min.js", "katex/copy-tex.min.js", "formulas.js")
+    scripts = [f"<script defer src='{static}/{name}'></script>" for name in names]
+    return (f"<link rel='stylesheet' href='{static}/katex/katex.min.css'>"
+            f"<script>window.formulaMacros = {json.dumps(macros)}</script>{''.join(scripts)}")
 
 
 def test_every_page_of_the_contents_is_built(root: Path, site: Path) -> None:
@@ -91,8 +94,24 @@ GOOD = """<figure><img src='dot.gif' alt='A dot'><figcaption>A dot.</figcaption>
 
 
 def test_a_faultless_page_passes_in_the_browser(browser: browsing.Browser, tmp_path: Path, root: Path) -> None:
-    page = planted(tmp_path, head=mathjax(root), body=GOOD)
+    page = planted(tmp_path, head=katex(root), body=GOOD)
     assert [fault for mode in browsing.MODES for fault in browsing.visit(browser, page, mode)] == []
+
+
+COPIED = """() => {
+    getSelection().selectAllChildren(document.querySelector('p'))
+    const clipboardData = new DataTransfer()
+    document.dispatchEvent(new ClipboardEvent('copy', {clipboardData, cancelable: true}))
+    return clipboardData.getData('text/plain')
+}"""
+
+
+def test_formulas_are_copied_as_tex(browser: browsing.Browser, tmp_path: Path, root: Path) -> None:
+    body = "<p>Let <span class='math'>\\(k \\in \\R^d\\)</span> be a key.</p>"
+    tab = browsing.tab_of(browser)
+    tab.goto(planted(tmp_path, head=katex(root), body=body).as_uri(), wait_until="load")
+    assert tab.evaluate(COPIED) == r"Let $k \in \R^d$ be a key."
+    tab.context.close()
 
 
 def test_a_faultless_page_passes_without_browser(tmp_path: Path) -> None:
@@ -109,8 +128,8 @@ def test_a_faultless_page_passes_without_browser(tmp_path: Path) -> None:
         ("light", "<script>console.error('planted')</script>", "", "console error: planted"),
         ("dark", "<script>throw new Error('planted')</script>", "", "script error"),
         ("light", "", "<span class='math'>\\(x\\)</span>", "formula not rendered"),
-        ("light", "MATHJAX", "<span class='math'>\\(\\undefinedmacro\\)</span>", "TeX error"),
-        ("light", "MATHJAX", "<span class='math'>\\(x^2^3\\)</span>", "TeX error"),
+        ("light", "KATEX", "<span class='math'>\\(\\undefinedmacro\\)</span>", "TeX error"),
+        ("light", "KATEX", "<span class='math'>\\(x^2^3\\)</span>", "TeX error"),
         ("light", "", "<img src='missing.png' alt='x'>", "image without picture"),
         ("phone", "", "<img src='dot.gif' alt='x' width='80' height='40'>", "image distorted"),
         ("phone", "", "<div style='width: 900px'>wide</div>", "wider than the screen"),
@@ -125,9 +144,17 @@ def test_a_faultless_page_passes_without_browser(tmp_path: Path) -> None:
 def test_browser_faults_are_found(
     browser: browsing.Browser, tmp_path: Path, root: Path, mode: str, head: str, body: str, expected: str
 ) -> None:
-    head = head.replace("MATHJAX", mathjax(root))
+    head = head.replace("KATEX", katex(root))
     faults = browsing.visit(browser, planted(tmp_path, head=head, body=body), mode)
     assert any(expected in fault for fault in faults), faults
+
+
+def test_a_heavy_page_is_found(browser: browsing.Browser, tmp_path: Path) -> None:
+    (tmp_path / "heavy.js").write_bytes(b" " * browsing.HEAVIEST)
+    page = planted(tmp_path, head="<script src='heavy.js?once'></script><script src='heavy.js?again'></script>")
+    (fault,) = browsing.visit(browser, page, "dark")
+    weight = browsing.HEAVIEST + page.stat().st_size
+    assert f"loads {weight:,} bytes" in fault
 
 
 @pytest.mark.parametrize(

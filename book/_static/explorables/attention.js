@@ -92,7 +92,7 @@ Explorables.kinds.attention = {
 
   describe: ({ n, d_h, temperature, mask, tolerance, seed }, { rank, numericalRank, bound, barrier }) =>
     `A random head of dimension ${d_h} on ${n} tokens, ${mask === "causal" ? "causal mask" : "no mask"}, seed ${seed}. `
-    + `${rank} tokens are attended to by some query, ${n - rank} by none. Such heads attend to at most ${bound.toFixed(1)} on average; `
+    + `${rank === 1 ? "1 token is" : `${rank} tokens are`} attended to by some query, ${n - rank} by none. Such heads attend to at most ${bound.toFixed(1)} on average; `
     + `${mask === "causal" ? "the limit for large heads" : "the barrier"} is ${barrier.toFixed(1)}. `
-    + `${temperature === 0 ? "As a hardmax" : `At temperature ${temperature} √d_h`} the matrix has ${numericalRank} singular values of at least ${tolerance}.`,
+    + `${temperature === 0 ? "As a hardmax" : `At temperature ${temperature} √d_h`} the matrix has ${numericalRank} singular value${numericalRank === 1 ? "" : "s"} of at least ${tolerance}.`,
 }

@@ -77,9 +77,11 @@ Explorables.singularValues = (matrix, n) => {
 // The barrier n (1 - (1 - 1/n)^n), and (n + 1) / 2 under a causal mask.
 Explorables.barrier = (n, causal) => causal ? (n + 1) / 2 : -n * Math.expm1(n * Math.log1p(-1 / n))
 
-// Indices of the corners of the convex hull, counterclockwise; points on an edge are none (monotone chain).
+// Indices of the corners of the convex hull, counterclockwise; points on an edge are none, and of equal points the first
+// is one (monotone chain).
 Explorables.hull = points => {
-  const order = points.map((_, i) => i).sort((i, j) => points[i][0] - points[j][0] || points[i][1] - points[j][1])
+  const places = points.map(String), order = points.map((_, i) => i).filter(i => places.indexOf(places[i]) === i)
+  order.sort((i, j) => points[i][0] - points[j][0] || points[i][1] - points[j][1])
   const left = (i, j, k) => (points[j][0] - points[i][0]) * (points[k][1] - points[i][1])
     - (points[j][1] - points[i][1]) * (points[k][0] - points[i][0])
   const chain = order => {
@@ -90,7 +92,7 @@ Explorables.hull = points => {
     }
     return found.slice(0, -1)
   }
-  return points.length < 3 ? order : [...chain(order), ...chain(order.reverse())]
+  return order.length < 3 ? order : [...chain(order), ...chain(order.reverse())]
 }
 
 // A polynomial in Chebyshev form, coefficients of rising degree, at x in [-1, 1].

@@ -27,11 +27,13 @@ Explorables.kinds.plane = {
     const normal = (i, j) => Math.atan2(keys[i][0] - keys[j][0], keys[j][1] - keys[i][1])
     const cells = corners.map((corner, at) => {
       const before = corners.at(at - 1), after = corners[(at + 1) % corners.length]
+      if (corners.length === 1) return { key: corner, from: 0, share: 1 }
       const from = normal(before, corner), width = ((normal(corner, after) - from) % turn + turn) % turn
       return { key: corner, from, share: width / turn }
     })
     const scores = keys.map(([x, y]) => x * Math.cos(direction) + y * Math.sin(direction))
-    const winner = scores.indexOf(Math.max(...scores))
+    // Where keys tie, as those along an edge do in one direction, a corner wins, the first.
+    const winner = [...corners].sort((i, j) => i - j).reduce((best, j) => scores[j] > scores[best] ? j : best)
     const never = keys.map((_, j) => j).filter(j => !corners.includes(j))
     const expected = cells.reduce((total, { share }) => total + 1 - (1 - share) ** keys.length, 0)
     return { corners, cells, winner, never, expected }
@@ -95,10 +97,10 @@ Explorables.kinds.plane = {
       return make("text", { class: "tick", x: a, y: b + 4, "text-anchor": "middle" }, String(key + 1))
     })
     const own = cells.find(cell => cell.key === winner)
-    const wedge = own ? [make("path", { class: "wedge", d: `M200 200L${rim(180, own.from)}A180 180 0 ${own.share > 0.5 ? 1 : 0} 0 ${rim(180, own.from + 2 * Math.PI * own.share)}Z` })] : []
+    const wedge = own.share === 1 ? [make("circle", { class: "wedge", cx: 200, cy: 200, r: 180 })] : [make("path", { class: "wedge", d: `M200 200L${rim(180, own.from)}A180 180 0 ${own.share > 0.5 ? 1 : 0} 0 ${rim(180, own.from + 2 * Math.PI * own.share)}Z` })]
     const direction = angle * Math.PI / 180
     const marks = keys.map(([a, b], j) => {
-      const corner = corners.includes(j), name = `Key ${j + 1} at ${a.toFixed(2)}, ${b.toFixed(2)}: ${corner ? "a corner of the hull" : "inside the hull, can never win"}`
+      const corner = corners.includes(j), name = `Key ${j + 1} at ${a.toFixed(2)}, ${b.toFixed(2)}: ${corner ? "a corner of the hull" : "no corner of the hull, can never win"}`
       const shape = corner ? make("circle", { cx: x(a), cy: y(b), r: j === winner ? 8 : 5.5 })
         : make("path", { d: `M${x(a) - 5} ${y(b) - 5}l10 10m0 -10l-10 10` })
       return make("g", { "data-key": j, tabindex: 0, role: "button", "aria-label": name, "aria-pressed": String(j === held),
@@ -116,16 +118,16 @@ Explorables.kinds.plane = {
 
   rows: ({ keys }, { corners, cells, winner, expected }) => [
     ["Keys that can win", `${corners.length} of ${keys.length}`, corners.length / keys.length, "result"],
-    [`Directions that key ${winner + 1} wins`, `${(100 * (cells.find(cell => cell.key === winner)?.share ?? 0)).toFixed(1)} %`,
-      cells.find(cell => cell.key === winner)?.share ?? 0, "other"],
+    [`Directions that key ${winner + 1} wins`, `${(100 * cells.find(cell => cell.key === winner).share).toFixed(1)} %`,
+      cells.find(cell => cell.key === winner).share, "other"],
     [`Expected rank of ${keys.length} random queries`, expected.toFixed(2), expected / keys.length, "result"],
     ["Barrier, whatever the keys", Explorables.barrier(keys.length).toFixed(2), Explorables.barrier(keys.length) / keys.length, "bound"],
   ],
 
   describe: ({ keys, angle, held }, { corners, cells, winner, never, expected }) => {
     const list = never.map(j => j + 1).join(", ")
-    return `A query in direction ${angle}° attends to key ${winner + 1}, which wins ${(100 * (cells.find(cell => cell.key === winner)?.share ?? 0)).toFixed(1)} % of all directions. `
-      + `Of ${keys.length} keys ${corners.length} are corners of the hull; `
+    return `A query in direction ${angle}° attends to key ${winner + 1}, which wins ${(100 * cells.find(cell => cell.key === winner).share).toFixed(1)} % of all directions. `
+      + `Of ${keys.length} keys ${corners.length} ${corners.length === 1 ? "is a corner" : "are corners"} of the hull; `
       + `${never.length === 0 ? "every key can win" : never.length === 1 ? `key ${list} can never win` : `keys ${list} can never win`}. `
       + `${keys.length} queries in random directions attend to ${expected.toFixed(2)} keys on average. `
       + `Chosen: key ${held + 1} at (${keys[held].map(value => value.toFixed(2)).join(", ")}).`

@@ -3,6 +3,8 @@
 {
   const data = () => Explorables.data.token_sparsity
 
+  const exponential = gap => gap > 0 ? gap.toExponential(0) : "less than rounding shows"
+
   Explorables.kinds.token_sparsity = {
     title: "Explore: which patches stay",
     start: () => ({ at: 12, digit: "8" }),
@@ -70,14 +72,18 @@
       ["Test accuracy, digits from 5 against below", accuracy.toFixed(3), accuracy, "other"],
       ["Objective", primal.toFixed(6), null],
       ["Certified from below by", dual.toFixed(6), null],
-      ["Gap", Math.max(gap, 0).toExponential(0), null],
+      ["Gap", exponential(gap), null],
     ],
 
     describe: ({ at, digit }, { active, norms, gap, primal, accuracy, beta }) => {
       const lit = norms.flatMap((norm, k) => norm > 0 ? [k + 1] : [])
-      return `At β = ${data().path[at].share.toFixed(3)} β_max, ${active === 0 ? "no patch is" : active === 1 ? `patch ${lit[0]} is` : `patches ${lit.join(", ")} are`} active, of ${norms.length}, counted row by row; `
-        + `${digit === "8" ? "an" : "a"} ${digit} is shown through them. The classifier is right on ${(100 * accuracy).toFixed(1)} % of the test digits. `
-        + `Active patches correlate with the residual by exactly β = ${beta.toPrecision(3)}, the others by less; so the objective ${primal.toPrecision(6)} is within ${Math.max(gap, 0).toExponential(0)} of the least possible.`
+      const share = `At β = ${data().path[at].share.toFixed(3)} β_max`, right = `The classifier is right on ${(100 * accuracy).toFixed(1)} % of the test digits. `
+      const certified = `so the objective ${primal.toPrecision(6)} is within ${gap > 0 ? exponential(gap) : "rounding"} of the least possible.`
+      if (active === 0) return `${share} no patch of ${norms.length} is active, and the digit stays dark. ${right}`
+        + `No patch correlates with the residual by more than β = ${beta.toPrecision(3)}; ${certified}`
+      return `${share}, ${active === 1 ? `patch ${lit[0]} is` : `patches ${lit.join(", ")} are`} active, of ${norms.length}, counted row by row; `
+        + `${digit === "8" ? "an" : "a"} ${digit} is shown through them. ${right}`
+        + `Active patches correlate with the residual by exactly β = ${beta.toPrecision(3)}, the others by less; ${certified}`
     },
   }
 }
