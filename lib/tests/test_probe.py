@@ -262,9 +262,9 @@ REFUSED = {
         "bhij,hg->bgij", (q @ k.mT).softmax(-1), torch.eye(2, dtype=q.dtype)) @ v),
     "not multiplied with values as it is": Written(lambda q, k, v: (
         (q @ k.mT).softmax(-1).permute(0, 2, 3, 1).matmul(torch.eye(2, dtype=q.dtype)).permute(0, 3, 1, 2) @ v)),
-    "something else than softmax": Written(lambda q, k, v: F.dropout((q @ k.mT).softmax(-1), 0.5) @ v),
+    "dropped in evaluation mode": Written(lambda q, k, v: F.dropout((q @ k.mT).softmax(-1), 0.01) @ v),
     "something else than softmax(q": Written(lambda q, k, v: (q @ k.mT).softmax(-1).transpose(-2, -1) @ v),
-    "no softmax over the keys": Written(lambda q, k, v: (q @ k.mT).softmax(-2) @ v),
+    "not that of the keys": Written(lambda q, k, v: (q @ k.mT).softmax(-2) @ v),
     "NaN or infinite": Written(lambda q, k, v: F.scaled_dot_product_attention(q, k, v / 0)),
     "q must be finite": Written(lambda q, k, v: F.scaled_dot_product_attention(q * torch.nan, k, v)),
     "layer unseen: LinearAttention ran": Mixed(),

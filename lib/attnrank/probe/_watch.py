@@ -16,6 +16,7 @@ from attnrank.probe._attention import Attention, four, from_softmax
 from attnrank.probe._layers import Layers
 from attnrank.probe._masks import Mask
 from attnrank.probe._products import FACTORS, factors, queries_keys, values_of
+from attnrank.probe._traces import Traces, tensors, wrapped
 
 #: Operations whose names say that they attend and that show neither scores nor queries and keys in a known place.
 UNSEEN = re.compile(r"attention|attn|mha_|_transformer_encoder_layer_fwd", re.IGNORECASE)
@@ -49,9 +50,11 @@ class Watch(TorchFunctionMode):
     """
 
     def __init__(
-        self, layers: Layers, found: Callable[[Attention], None], refuse: Callable[[str, str], None], batch: int | None
-    ):
+        self, layers: Layers, found: Callable[[Attention], None], refuse: Callable[[str, str], None], batch: int | None,
+        traces: Traces,
+    ):  # fmt: skip
         super().__init__()
+        self._traces = traces
         self._layers, self._found, self._refuse, self._batch = layers, found, refuse, batch
         self._products = WeakTensorKeyDictionary()
         self._softmaxes = WeakTensorKeyDictionary()
@@ -62,15 +65,26 @@ class Watch(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", type(func).__name__).partition(".")[0]
         if name == "__get__":
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
+            if isinstance(result, Tensor):
+                self._traces.follow(name, args, kwargs, result)
+            return result
         special = SPECIAL.get(name)
         if special is not None:
+            if wrapped(*args[:3]):
+                self._refused(f"{name} inside of torch.func.vmap or another transformation of torch.func; call it "
+                              "without")  # fmt: skip
+                return func(*args, **kwargs)
             return special(self, func, args, kwargs)
         if name in PRODUCTS:
             return self._product(name, func, args, kwargs)
+        unknown = self._traces.unknown(name, func, args, kwargs)
         if UNSEEN.search(name):
             self._refused(f"{_qualified(func, name)} is an attention that the probe cannot see; {REMEDY}")
+        elif unknown:
+            self._refused(unknown)
         result = func(*args, **kwargs)
+        self._traces.follow(name, args, kwargs, result)
         if self._products or self._softmaxes:
             self._follow(args, kwargs, result)
         return result
@@ -99,6 +113,9 @@ class Watch(TorchFunctionMode):
         mask = given.get("attn_mask")
         if mask is not None:
             mask = four(mask.detach(), heads if mask.ndim == 3 and mask.shape[0] % heads == 0 else 1)
+        if given.get("dropout_p"):
+            self._refused("weights of attention are dropped in evaluation mode, by scaled_dot_product_attention")
+            return result
         scale = given.get("scale")
         self._record(
             q=q, k=k, v=v, output=output, head_dim=q.shape[-1],
@@ -147,14 +164,30 @@ class Watch(TorchFunctionMode):
             rotary_dim=self._rotary(), **attention,
         ))  # fmt: skip
 
+    def _dropout(self, func, args, kwargs):
+        given = {"p": 0.5, "train": True} | dict(zip(("input", "p", "train"), args, strict=False)) | kwargs
+        if given["input"] in self._softmaxes and given["p"] and given.get("training", given["train"]):
+            self._refused("weights of attention are dropped in evaluation mode")
+        result = func(*args, **kwargs)
+        self._traces.follow("dropout", args, kwargs, result)
+        self._follow(args, kwargs, result)
+        return result
+
     def _softmax(self, func, args, kwargs):
         result = func(*args, **kwargs)
         scores = args[0] if args else kwargs.get("input")
         dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
-        if not isinstance(result, Tensor) or scores.ndim < 2 or dim not in (-1, scores.ndim - 1):
-            self._follow(args, kwargs, result)  # over another dimension: refused where it meets the values
+        if not isinstance(result, Tensor):
             return result
         product = self._products.get(scores)
+        if product is None and scores in self._traces:
+            self._refused("a softmax of what came from a product of two activations, in a form that the probe cannot "
+                          "follow")  # fmt: skip
+            return result
+        if scores.ndim < 2 or dim not in (-1, scores.ndim - 1):
+            if product is not None:
+                self._refused(f"a softmax of queries and keys over dimension {dim}, which is not that of the keys")
+            return result
         note = Note(self._layers.here())
         if product is not None:
             self._notes.append(note)
@@ -163,8 +196,14 @@ class Watch(TorchFunctionMode):
 
     def _product(self, name, func, args, kwargs):
         result = func(*args, **kwargs)
+        if wrapped(*args):
+            return result
         left, right = factors(name, args, kwargs)
         if not (isinstance(left, Tensor) and isinstance(right, Tensor) and isinstance(result, Tensor)):
+            unknown = self._traces.unknown(name, func, args, kwargs)
+            if unknown:
+                self._refused(unknown)
+            self._traces.follow(name, args, kwargs, result)
             return result
         for one, weights_left in ((left, True), (right, False)) if name == "einsum" else ((left, True),):
             softmax = self._softmaxes.get(one)
@@ -176,6 +215,11 @@ class Watch(TorchFunctionMode):
                 "was "
                               "seen in between: linear attention, or a softmax written by hand")  # fmt: skip
                 return result
+        unknown = self._traces.unknown(name, func, args, kwargs)
+        if unknown:
+            self._refused(unknown)
+            return result
+        self._traces.follow(name, args, kwargs, result)
         if left.is_floating_point() and result.ndim >= 2:
             pair = queries_keys(name, args, left, right)
             if pair is not None:
@@ -216,7 +260,7 @@ class Watch(TorchFunctionMode):
         results = result if isinstance(result, (tuple, list)) else (result,)
         if not any(isinstance(x, Tensor) and x.is_floating_point() and x.ndim >= 2 for x in results):
             return
-        for source in _tensors((*args, *kwargs.values())):
+        for source in tensors((*args, *kwargs.values())):
             for known in (self._products, self._softmaxes):
                 if source not in known:
                     continue
@@ -245,15 +289,8 @@ SPECIAL = {
     "softmax": Watch._softmax,
     "_softmax": Watch._softmax,
     "_safe_softmax": Watch._softmax,
+    "dropout": Watch._dropout,
 }
-
-
-def _tensors(values):
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, (tuple, list)):
-            yield from (x for x in value if isinstance(x, Tensor))
 
 
 def _weight_like(x: Tensor) -> bool:

@@ -32,20 +32,24 @@ class Difference:
     seeds: int
 
 
-def difference(table: pd.DataFrame, first: dict, second: dict, column: str = "accuracy") -> Difference | None:
+def difference(
+    table: pd.DataFrame, first: dict, second: dict, column: str = "accuracy", *, together: int = 1
+) -> Difference | None:
     """Arm ``second`` minus arm ``first``, paired by seed; None while no seed has both.
 
-    Arms are dicts of columns. The interval is Student's; the differences of seeds are taken as normal.
-    Raises ValueError for a column that the table does not have.
+    Arms are dicts of columns. The interval is Student's; the differences of seeds are taken as normal. With
+    ``together`` comparisons it is as wide as lets the intervals of all of them hold at once at 95 % (Bonferroni).
+    Raises ValueError for a column that the table does not have, or for ``together`` < 1.
     """
     _check.choice("column", column, table.columns)
+    level = 1 - 0.025 / _check.integer("together", together, minimum=1)
     values = [_arm(table, arm).set_index("seed")[column] for arm in (first, second)]
     pairs = (values[1] - values[0]).dropna().to_numpy()
     if not len(pairs):
         return None
     half = np.inf
     if len(pairs) > 1:
-        half = stats.t.ppf(0.975, len(pairs) - 1) * pairs.std(ddof=1) / np.sqrt(len(pairs))
+        half = stats.t.ppf(level, len(pairs) - 1) * pairs.std(ddof=1) / np.sqrt(len(pairs))
     return Difference(float(pairs.mean()), float(pairs.mean() - half), float(pairs.mean() + half), len(pairs))
 
 

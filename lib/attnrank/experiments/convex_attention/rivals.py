@@ -25,6 +25,9 @@ TOLERANCES = {
     "CVXPY, SCS": (1e-8, 1e-9, 1e-10),
 }
 
+#: CLARABEL gives up after so many seconds, with the point that it has.
+LIMIT = 150.0
+
 
 def program(
     samples: int, n: int, d: int, seed: int, *, outputs: int = 0, truth: int = 5, noise: float = 0.1
@@ -127,10 +130,13 @@ def _cvxpy(x: Tensor, y: Tensor, beta: float, loss: str, penalty: str, solver: s
 
     def run(tol: float) -> tuple[Tensor, float]:
         if solver == "CLARABEL":
-            options = {"tol_gap_abs": tol, "tol_gap_rel": tol, "tol_feas": tol}
+            options = {"tol_gap_abs": tol, "tol_gap_rel": tol, "tol_feas": tol, "time_limit": LIMIT}
         else:
             options = {"eps_abs": tol, "eps_rel": tol, "max_iters": 50_000}
-        model.solve(solver=solver, warm_start=False, **options)  # a second run is as cold as the first
+        try:
+            model.solve(solver=solver, warm_start=False, **options)  # a second run is as cold as the first
+        except cp.error.SolverError as error:
+            raise RuntimeError(str(error)) from error
         found = np.stack([block.value for block in z])
         return torch.from_numpy(found if y.ndim == 2 else found[:, :, 0]), model.solver_stats.solve_time
 

@@ -88,14 +88,20 @@ def regression(target: str, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     return x, y + 0.1 * y.std() * draw(SAMPLES), truth
 
 
-def fitted(target: str, constraint: str, seed: int) -> tuple[Tensor, Tensor]:
-    """The optimum at ``SHARE`` of the largest useful weight, by the norm that belongs to the constraint; the truth."""
+def fitted(target: str, constraint: str, seed: int, share: float = SHARE) -> tuple[Tensor, Tensor]:
+    """The optimum at ``share`` of the largest useful weight, by the norm that belongs to the constraint; the truth."""
     x, y, truth = regression(target, seed)
     if _check.choice("constraint", constraint, CONSTRAINTS) == "simplex":
-        return convex.solve(x, y, SHARE * convex.beta_max(x, y), tol=1e-10).z, truth
+        return convex.solve(x, y, share * convex.beta_max(x, y), tol=1e-10).z, truth
     flat = x.flatten(1)
     largest = torch.linalg.matrix_norm((flat.mT @ y).view(truth.shape), 2).item()
-    return nuclear_norm_program(flat, y[:, None], SHARE * largest, (TOKENS, DIMENSION)).z.view_as(truth), truth
+    return nuclear_norm_program(flat, y[:, None], share * largest, (TOKENS, DIMENSION)).z.view_as(truth), truth
+
+
+def error(target: str, constraint: str, seed: int, share: float = SHARE) -> float:
+    """Of the optimum that :func:`fitted` finds, relative to the truth."""
+    z, truth = fitted(target, constraint, seed, share)
+    return ((z - truth).norm() / truth.norm()).item()
 
 
 def constraint_norms(target: str, constraint: str, seeds: int) -> Setting:
