@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
 from typing import Any
 
 import torch
@@ -25,10 +25,21 @@ def block_ranks(heads: Heads, *, causal: bool) -> Tensor:
     hidden = torch.full((rows, rows), -torch.inf, device=scratch.device).tril_(-1) if causal else None
     chosen = heads.x.new_zeros(batch, m)  # by how many queries; float32 counts them exactly
     pairs: list[Any] = []
-    for start in range(0, batch, together):
-        part = slice(start, start + together)
-        for first in range(0, n, rows):
-            pairs += _choose(heads, part, slice(first, min(first + rows, n)), hidden, scratch, chosen[part])
+    each = (heads.x.mT, heads.slack[:, None], heads.y, chosen)
+    parts = zip(range(0, batch, together), *(values.split(together) for values in each), strict=True)
+    for start, some, slacks, y, counts in parts:
+        for first, x, slack in zip(range(0, n, rows), some.split(rows, 2), slacks.split(rows, 2), strict=True):
+            close, marks = _close(y, x, slack, first, hidden, scratch)
+            part, queries = slice(start, start + together), slice(first, first + x.shape[2])
+            used = slack.numel() if heads.zero is None else int((~heads.zero[part, queries]).sum())
+            extra = marks.sum().item() - used
+            if extra > MANY * close[0].numel():
+                _decide_many(heads[part], queries, causal, close, marks)
+                extra = marks.sum().item() - used
+            if extra > 0:
+                matrix, query, key = _pairs(close)
+                pairs.append(((start + matrix) * n + first + query, key))
+            counts[:, : marks.shape[1]].add_(marks)
     if pairs:
         query, key = (torch.cat(parts) for parts in zip(*pairs, strict=True))
         _decide(heads, query, key, chosen)
@@ -37,33 +48,30 @@ def block_ranks(heads: Heads, *, causal: bool) -> Tensor:
     return (chosen > 0).sum(1)
 
 
-def _choose(
-    heads: Heads, part: slice, rows: slice, hidden: Tensor | None, scratch: Tensor, chosen: Tensor
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Count in ``chosen`` (matrices, m) how often each key is the best of the queries ``rows`` of matrices ``part``.
+def _close(
+    y: Tensor, x: Tensor, slack: Tensor, first: int, hidden: Tensor | None, scratch: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Which keys may be the best of queries ``x`` (matrices, d_h, queries), the first of which is query ``first``.
 
-    Of queries that have several close keys each of them is counted; yields these pairs, as indices of the query among
-    all of the batch and of the key.
+    Returns 0 and 1 (matrices, keys, queries), and their sums over the queries. Few calls: in small matrices they cost
+    as much as the arithmetic.
     """
-    x, slack = heads.x[part, rows], heads.slack[part, rows]
-    y = heads.y[part] if hidden is None else heads.y[part, : rows.stop]
-    shape = (len(y), y.shape[1], x.shape[1])  # keys before queries: every pass below runs along the memory
-    scores = torch.bmm(y, x.mT, out=scratch[: shape[0] * shape[1] * shape[2]].view(shape))
+    queries = x.shape[2]
     if hidden is not None:
-        scores[:, rows.start :] += hidden[: shape[2], : shape[2]]
-    close = torch.ge(scores, (scores.amax(1) - slack)[:, None], out=scores)
-    marks = close.sum(2)
-    queries = slack.numel() if heads.zero is None else int((~heads.zero[part, rows]).sum())
-    extra = marks.sum().item() - queries
-    if extra > MANY * close[0].numel():
-        _decide_many(heads[part], rows, hidden is not None, close, marks)
-        extra = marks.sum().item() - queries
-    if extra > 0:
-        matrix, row = (close.sum(1) > 1).nonzero().unbind(1)
-        which, key = close[matrix, :, row].nonzero().unbind(1)
-        n = heads.q.shape[1]
-        yield (row + (part.start * n + rows.start)).add_(matrix, alpha=n)[which], key
-    chosen[:, : shape[1]] += marks
+        y = y[:, : first + queries]
+    shape = (*y.shape[:2], queries)  # keys before queries: every pass below runs along the memory
+    scores = torch.bmm(y, x, out=scratch[: math.prod(shape)].view(shape))
+    if hidden is not None:
+        scores[:, first:] += hidden[:queries, :queries]
+    close = torch.ge(scores, scores.amax(1, keepdim=True).sub_(slack), out=scores)
+    return close, close.sum(2)
+
+
+def _pairs(close: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Matrix, query and key of every pair of a query that has several close keys; those of a query adjacent."""
+    matrix, query = (close.sum(1) > 1).nonzero().unbind(1)
+    which, key = close[matrix, :, query].nonzero().unbind(1)
+    return matrix[which], query[which], key
 
 
 def _decide(heads: Heads, query: Tensor, key: Tensor, chosen: Tensor) -> None:

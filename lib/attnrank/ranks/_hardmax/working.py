@@ -70,5 +70,4 @@ def _scaled(x: Tensor) -> Tensor:
 def _centred(k: Tensor) -> Tensor:
     """Keys in float32 from their mean, or nearly: one vector less for all changes no argmax, and rounding errors are
     then relative to differences of keys."""
-    share = k.new_full((1, 1, k.shape[-2]), 1 / k.shape[-2])
-    return (k - share.expand(len(k), -1, -1) @ k).float()
+    return (k - k.mean(-2, keepdim=True)).float()
