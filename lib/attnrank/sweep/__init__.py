@@ -13,6 +13,8 @@ that concurrent runs share the work; a row is stored at most once in any case.
 Why plain text and locks, and no database: a running table is the published one but for its order, so that it can be
 read, compared in git and mended by hand, and one reader checks both. A transaction would do away with the torn line
 alone; that a killed process gives up its claims, and that others wait for them, needs locks and waiting in any case.
+Tried with the standard library's sqlite3, `_session` and `_table` went from 389 lines to 399, without what Windows
+needs to remove a database that another process has open.
 
 Numbers are written so that they are read back exactly. A missing result is None, stored as nan; a result that is
 computed as NaN or infinite is refused.
