@@ -63,7 +63,8 @@ SERIES: dict[str, list[Setting]] = {
     "cifar10, short": _cifar10(patch=8, epochs=5),
     "cifar10": _once(  # whether attention and its scores matter at all, before all else
         runs(core(PHOTOGRAPHS)[:2], dataset="cifar10", patch=4, epochs=15, seeds=range(3)),
-        runs(core(PHOTOGRAPHS)[2:3], dataset="cifar10", patch=4, epochs=15, seeds=range(3)),
+        runs([core(PHOTOGRAPHS)[at] for at in (2, 6, 3, 4, 5)], dataset="cifar10", patch=4, epochs=15, seeds=range(3),
+             by="arm"),
         _cifar10(patch=4, epochs=15),
     ),
     "cifar100": runs(deciding(PHOTOGRAPHS), dataset="cifar100", patch=4, epochs=15, seeds=range(3)),
