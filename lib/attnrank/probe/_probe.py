@@ -19,6 +19,7 @@ from attnrank.probe._attention import Attention
 from attnrank.probe._layers import Layers
 from attnrank.probe._masks import KINDS
 from attnrank.probe._measure import measure
+from attnrank.probe._reporter import Reporter
 from attnrank.probe._traces import Traces
 from attnrank.probe._untouched import own, untouched
 from attnrank.probe._watch import Watch
@@ -209,7 +210,7 @@ def _visit(
         take(attention, len(seen) - 1)
 
     args, kwargs = ((), own(batch)) if isinstance(batch, Mapping) else (own(batch), {})
-    watch = Watch(followed, found, refuse, _leading(batch), Traces(model))
+    watch = Watch(Reporter(followed, found, refuse, _leading(batch)), Traces(model))
     with untouched(model), followed.followed(refuse), watch:
         model(*args, **kwargs)
     watch.finish()
