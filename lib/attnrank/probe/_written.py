@@ -55,7 +55,7 @@ class Written:
 
     def softmax(self, func: Callable, args: tuple, kwargs: dict) -> object:
         result = func(*args, **kwargs)
-        scores = args[0] if args else kwargs.get("input")
+        scores: Tensor = args[0] if args else kwargs["input"]
         dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
         if not isinstance(result, Tensor):
             return result
