@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ OWN = Path(__file__).resolve().parents[1] / "_static"
 PARTS = re.compile(r"""(?s)"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|/\*.*?\*/|[{};]""")
 CODES = re.compile(r'content:"\\([0-9a-f]{4})"')
 ICONS = "vendor/fontawesome/webfonts/fa-solid-900.ttf"
+logging.getLogger("fontTools").setLevel(logging.WARNING)  # or every build ends in forty lines on one font
 
 
 def name_webp(

@@ -47,8 +47,14 @@ def is_section(node: nodes.Node) -> bool:
     return isinstance(node, nodes.section) and isinstance(node.parent, (nodes.section, nodes.document))
 
 
+def has_records(node: nodes.Node) -> bool:
+    """A section, or a list whose entries are found by themselves: its words are not those of the section above."""
+    listed = isinstance(node, nodes.definition_list) and any(term["ids"] for term in node.findall(nodes.term))
+    return listed or is_section(node)
+
+
 def text_of(node: nodes.Node, part_only: bool = False) -> str:
-    """The prose below a node, formulas in plain characters, without the sections in it if only its part is wanted."""
+    """The prose below a node, formulas in plain characters; only its part: without what has records of its own."""
     if isinstance(node, nodes.Text):  # titles in the bibliography come with their dollars
         return re.sub(r"\$([^$]+)\$", lambda formula: plain(formula[1]), node.astext())
     if isinstance(node, nodes.math):
@@ -56,7 +62,7 @@ def text_of(node: nodes.Node, part_only: bool = False) -> str:
     if isinstance(node, nodes.raw):
         statement = BeautifulSoup(node.astext(), "html.parser").select_one(".claim-statement")
         return statement.get_text(" ") if statement else ""
-    if isinstance(node, NOT_PROSE) or (part_only and is_section(node)) or isinstance(node, nodes.legend):
+    if isinstance(node, NOT_PROSE) or (part_only and has_records(node)) or isinstance(node, nodes.legend):
         return ""
     between = "" if isinstance(node, nodes.TextElement) else " "
     return between.join(text_of(child, part_only) for child in node.children)
@@ -97,6 +103,8 @@ def records(app: Sphinx, doctree: nodes.document, page: str) -> list[dict[str, s
 
 def give_anchors(app: Sphinx, doctree: nodes.document) -> None:
     for term in doctree.findall(nodes.term):
+        if "api-items" in term.parent.parent["classes"]:  # arguments and columns are found with their function
+            continue
         if not term["ids"] and (name := nodes.make_id(f"term-{text_of(term)}")) not in doctree.ids:
             term["ids"].append(name)
             doctree.ids[name] = term

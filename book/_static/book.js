@@ -20,7 +20,8 @@ function markWide() {
     const block = formula.closest(blocks)
     const style = block && getComputedStyle(block)
     const room = block && block.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight)
-    if (block && block.clientWidth > 0 && formula.getBoundingClientRect().width > room) formula.classList.add("wide")
+    const whole = formula.closest(".together") ?? formula // with its full stop
+    if (block && block.clientWidth > 0 && whole.getBoundingClientRect().width > room) formula.classList.add("wide")
   }
 }
 
@@ -40,13 +41,14 @@ function keepTogether() {
   }
 }
 
-// In tables of numbers columns of words stand left, numbers right.
+// In tables of numbers columns of words stand left, numbers right; in the first column, of names, a word is enough.
 function alignWords() {
   for (const table of document.querySelectorAll("table.numbers")) {
     const rows = [...table.rows].filter(row => row.closest("tbody"))
     for (let column = 0; column < (rows[0]?.cells.length ?? 0); column++) {
       const cells = rows.map(row => row.cells[column]).filter(cell => cell && !/^[–-]?$/.test(cell.textContent.trim()))
-      if (cells.length && cells.every(cell => /^[^\d.+–−<>≤≥±-]/.test(cell.textContent.trim())))
+      const named = column === 0 && cells.some(cell => /\p{L}{2}/u.test(cell.textContent))
+      if (named || (cells.length && cells.every(cell => /^[^\d.+–−<>≤≥±-]/.test(cell.textContent.trim()))))
         for (const row of table.rows) row.cells[column]?.classList.add("words")
     }
   }

@@ -13,12 +13,13 @@ const synonyms = [
   ["hardmax", "argmax", "hard attention"],
   ["mha", "multi-head attention", "several heads"],
   ["vit", "vision transformer"],
-  ["llm", "language model", "gpt", "gpt-2", "bert", "llama"],
+  ["llm", "language model"],
   ["svd", "singular values", "singular value decomposition", "spectrum"],
   ["causal mask", "causal", "autoregressive", "decoder"],
   ["sliding window", "local attention", "windows", "window"],
   ["rank collapse", "oversmoothing", "over-smoothing", "depth"],
   ["gpu", "cuda"],
+  ["low rank bottleneck", "bottleneck", "ranks of other matrices"],
   ["low rank", "low-rank approximation", "linformer", "nystromformer", "performer", "approximation methods"],
   ["temperature", "scaling of the scores", "1/sqrt(d)"],
   ["nuclear norm", "trace norm"],
@@ -40,6 +41,15 @@ const synonyms = [
   ["not reproduced", "did not reproduce", "not reproduce", "could not be reproduced", "replication", "what fell", "irreproducible"],
   ["how long", "running time", "runtime", "costs", "what it takes"],
   ["d_qk", "qk_dim", "query-key dimension"],
+  ["log n", "growth"],
+  ["cross attention", "encoder-decoder"],
+  ["tied weights", "weight tying", "shared weights"],
+  ["embedding dimension", "embedding size", "d_model", "width"],
+  ["seeds", "repetitions"],
+  ["flash attention", "fused attention", "scaled_dot_product_attention"],
+  ["hugging face", "huggingface"],
+  ["my own model", "your own model", "model of your own", "whole model"],
+  ["measure", "probe", "attnrank.probe"],
 ]
 const skipped = new Set(
   "a about an and any are as at be by can did do does for from has have how i if in into is it its many much my of on or should that the there this to what when where which why will with you your".split(" "),
@@ -92,6 +102,7 @@ function things(query) {
 function records() {
   return Object.values(window.bookSections).flat().map(section => ({
     ...section, heading: words(section.title), above: words(section.page), body: words(section.text),
+    factor: /bibliography/.test(section.address) ? 0.3 : 1, // titles of papers come after what the book says
   }))
 }
 
@@ -106,7 +117,7 @@ function score(section, thing) {
     const inText = places(section.body, phrase).length
     const share = inHeading ? phrase.length / section.heading.length : 0
     const often = Math.log2(1 + inText) * (section.body.length > 2000 ? 0.5 : 1)
-    best = Math.max(best, weight * (6 * inHeading + 4 * share + 2 * inPage + often))
+    best = Math.max(best, section.factor * weight * (6 * inHeading + 4 * share + 2 * inPage + often))
   }
   return best
 }

@@ -31,10 +31,22 @@ QUERIES = {  # what is typed: where one of the first three results must lead
     "vit": "notebooks/14_vit_initialisation.html",
     "SVM": "notebooks/23_rank_and_convexity.html#attention-as-a-support-vector-machine",
     "does pruning heads hurt": "notebooks/18_choosing_head_dimension.html",
-    "how to measure my own model": "book/api.html#attnrank.probe",
+    "how to measure my own model": "book/reading.html#a-whole-model",
     "whitening": "book/notation.html#term-whitened-tokens",
     "what did not reproduce": "book/ledger.html",
     "distillation": "notebooks/22_convex_experiments.html#a-student-of-a-text-model",
+    "low rank bottleneck": "notebooks/01_attention_rank.html#ranks-of-other-matrices",
+    "my own model": "notebooks/18_choosing_head_dimension.html#a-page-for-your-own-model",
+    "GPT-2": "notebooks/04_growth.html#how-large-should-a-head-be",
+    "how many heads": "notebooks/10_heads_and_weights.html#several-heads",
+    "how many seeds": "notebooks/04_growth.html#table-2-and-how-many-repetitions-it-takes",
+    "softmax temperature": "notebooks/08_softmax.html",
+    "cross attention": "notebooks/02_barrier.html#the-barrier-is-about-queries",
+    "weight tying": "notebooks/10_heads_and_weights.html#tied-weights",
+    "embedding dimension": "notebooks/07_random_tokens.html#width-as-a-head-dimension",
+    "flash attention": "notebooks/18_choosing_head_dimension.html#the-rule-judged",
+    "duality gap": "notebooks/20_convex_attention.html#optimality-and-a-gap-that-anybody-can-check",
+    "log n": "notebooks/04_growth.html",
 }
 
 

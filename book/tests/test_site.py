@@ -114,6 +114,37 @@ def test_formulas_are_copied_as_tex(browser: browsing.Browser, tmp_path: Path, r
     tab.context.close()
 
 
+def of_the_book(root: Path) -> str:
+    static = (root / "book/_static").as_uri()
+    return f"<link rel='stylesheet' href='{static}/book.css'><script src='{static}/book.js'></script>"
+
+
+def test_a_wide_formula_keeps_its_full_stop_on_the_line(browser: browsing.Browser, tmp_path: Path, root: Path) -> None:
+    formula = " + ".join(f"x_{{{i}}}" for i in range(40))
+    body = f"<div class='bd-article'><p>It is <span class='math'>\\({formula}\\)</span>. Done.</p></div>"
+    tab = browsing.tab_of(browser, **browsing.MODES["phone"])
+    tab.goto(planted(tmp_path, head=katex(root) + of_the_book(root), body=body).as_uri(), wait_until="load")
+    tab.wait_for_selector(".katex.wide")
+    box, stop = tab.evaluate("""() => {
+        const stop = document.createRange()
+        stop.selectNode(document.querySelector('.together').lastChild)
+        return [document.querySelector('.katex.wide'), stop].map(thing => thing.getBoundingClientRect().toJSON())
+    }""")
+    assert box["right"] <= stop["left"] + 1 and stop["right"] <= browsing.MODES["phone"]["viewport"]["width"]
+    assert box["top"] < (stop["top"] + stop["bottom"]) / 2 < box["bottom"]
+    tab.context.close()
+
+
+def test_names_stand_left_and_numbers_right(browser: browsing.Browser, tmp_path: Path, root: Path) -> None:
+    lines = (("64 words", "0.1"), ("n = 9", "never"))
+    rows = "".join(f"<tr><td>{name}</td><td>{value}</td></tr>" for name, value in lines)
+    body = f"<table class='numbers'><thead><tr><th>series</th><th>rank</th></tr></thead><tbody>{rows}</tbody></table>"
+    tab = browsing.tab_of(browser)
+    tab.goto(planted(tmp_path, head=of_the_book(root), body=body).as_uri(), wait_until="load")
+    assert tab.locator(".words").all_text_contents() == ["series", "64 words", "n = 9"]
+    tab.context.close()
+
+
 def test_a_faultless_page_passes_without_browser(tmp_path: Path) -> None:
     page = planted(tmp_path, body=GOOD)
     assert html_checks.dead_links(page) == html_checks.figure_faults(page) == []
