@@ -17,9 +17,10 @@ import torch
 from jaxtyping import Float64, Int64, UInt8
 from torch import Tensor
 
-from attnrank import _check, docstrings, sources
+from attnrank import _check, docstrings, parquet
 from attnrank._optional import optional, require
-from attnrank.sources import SOURCES, Source, datasets, pa, pc
+from attnrank.parquet import datasets, pa, pc
+from attnrank.sources import SOURCES, Source
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -176,7 +177,7 @@ def _drawn(
 def _tables(name: str, split: str, folder: str | Path | None, revision: str | None) -> list[tuple[str, pa.Table]]:
     """The checked tables of a split, each with the place that it was read from."""
     if SOURCES[name].hub is not None:
-        return sources.read(name, split, folder=folder, revision=revision)
+        return parquet.read(name, split, folder=folder, revision=revision)
     if folder is not None or revision is not None:
         raise ValueError(f"folder and revision must be None for {name}, got {folder!r} and {revision!r}")
     return [(name, _digits(split) if name == "digits" else _docstrings(split))]
@@ -201,7 +202,7 @@ def _digits(split: str) -> pa.Table:
         Image.fromarray(pixels.astype(np.uint8)).save(file, format="PNG")
         contents.append({"bytes": file.getvalue(), "path": None})
     return pa.table(
-        {"image": pa.array(contents, sources.image_type()), "label": pa.array(digits.target[chosen], pa.int64())}
+        {"image": pa.array(contents, parquet.image_type()), "label": pa.array(digits.target[chosen], pa.int64())}
     )
 
 

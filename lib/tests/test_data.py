@@ -24,7 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from attnrank import data, docstrings, sources
+from attnrank import data, docstrings, parquet
 
 REAL = os.environ.get("ATTNRANK_DATA")
 REAL = Path(REAL).resolve() if REAL else None
@@ -337,7 +337,7 @@ DAMAGE = {
     "label real": (changed({"label": pa.array([0.5] * 11)}), "should be int64 is double"),
     "images not bytes": (changed({"img": pa.array([1] * 11)}), "must hold images as bytes, got int64"),
     "image only named": (
-        changed({"img": pa.array([{"bytes": None, "path": "/etc/passwd"}] * 11, sources.image_type())}),
+        changed({"img": pa.array([{"bytes": None, "path": "/etc/passwd"}] * 11, parquet.image_type())}),
         "11 of 11 rows are null",
     ),
 }

@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 
 from attnrank import convex, sweep, training
 from attnrank.experiments import EXPERIMENTS
@@ -233,7 +234,7 @@ def test_the_command_trains_what_is_missing(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ATTNRANK_RUNS", str(tmp_path))
     assert command.main(["tiny", "--first", "1"]) == 0
     assert "tiny: 1 of 2 runs are finished" in capsys.readouterr().out
-    with command.FileLock(f"{grokking.run_file(TINY | {'seed': 1}, tmp_path)}.lock"):
+    with FileLock(f"{grokking.run_file(TINY | {'seed': 1}, tmp_path)}.lock"):
         assert command.main(["tiny"]) == 0  # the other one is being trained
     assert capsys.readouterr().out.startswith("tiny: 1 of 2")
 

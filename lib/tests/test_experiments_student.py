@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnrank import convex, data
-from attnrank.experiments.convex_experiments import encoder_teacher, layers, student, tables, teacher
+from attnrank.experiments.convex_experiments import encoder_teacher, layers, operations, student, tables, teacher
 
 SETTING = tables._TINY_STUDENTS[0]
 
@@ -175,7 +175,7 @@ def test_a_student(setting, tmp_path, monkeypatch):
 
 def test_factorisations_are_counted():
     a = 5 * torch.eye(6, dtype=torch.float64)
-    with FlopCounterMode(display=False, custom_mapping=student.FACTORISATIONS) as counter:
+    with FlopCounterMode(display=False, custom_mapping=operations.FACTORISATIONS) as counter:
         factor = torch.linalg.cholesky(a)
         torch.cholesky_solve(torch.ones(6, 2, dtype=torch.float64), factor)
         torch.linalg.eigh(a)

@@ -14,7 +14,8 @@ PACKAGE = Path(attnrank.__file__).parent
 #: From the bottom up; those of a line do not import each other. What begins with an underscore serves them all.
 LAYERS = (
     ("_optional",), ("_check",), ("_quadrature",),
-    ("theory",), ("scores",), ("ranks",), ("heads",), ("inputs",), ("docstrings",), ("sources",), ("data",),
+    ("theory",), ("scores",), ("ranks",), ("heads",), ("inputs",),
+    ("docstrings",), ("sources",), ("parquet",), ("data",),
     ("models",), ("training",), ("probe",), ("convex",), ("sweep",), ("report",), ("benchmarks",), ("experiments",),
 )  # fmt: skip
 HEIGHT = {name: height for height, line in enumerate(LAYERS) for name in line}

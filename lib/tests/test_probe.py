@@ -18,6 +18,7 @@ from torch.nn import functional as F
 import attnrank
 from attnrank import probe, theory
 from attnrank.models import TransformerConfig, VisionTransformer
+from attnrank.probe import attentions
 
 COLUMNS = ["layer", "head", "n", "m", "head_dim", "kv_heads", "mask", "hardmax_rank", "numerical_rank", "stable_rank",
            "effective_rank", "bound", "deviation"]  # fmt: skip
@@ -419,6 +420,11 @@ def test_bad_arguments(message):
     with pytest.raises(ValueError) as error:
         BAD[message]()
     assert message in str(error.value)
+
+
+def test_attentions_of_no_batch():
+    with pytest.raises(ValueError, match="batch must not be empty"):
+        attentions(encoder(), [])
 
 
 def test_the_function_and_the_command_have_one_name():

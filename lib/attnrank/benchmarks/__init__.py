@@ -3,7 +3,7 @@
     python -m attnrank.benchmarks
 
 measures everything and prints each ratio beside its bar, a missed bar as missed. What is timed is in
-:mod:`attnrank.benchmarks.contests`, which rows there are in :mod:`attnrank.experiments.measuring_speed.speed`.
+:mod:`attnrank.benchmarks.contests`, which rows there are in :mod:`attnrank.experiments.measuring_speed.cases`.
 """
 
 from attnrank.benchmarks.contests import CONTESTS, Contest

@@ -18,7 +18,8 @@ import pandas as pd
 
 from attnrank import sweep
 from attnrank.benchmarks import processor
-from attnrank.experiments.measuring_speed.speed import EXPERIMENTS, on
+from attnrank.experiments.measuring_speed.cases import on
+from attnrank.experiments.measuring_speed.speed import EXPERIMENTS
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import pandas as pd
@@ -15,19 +14,15 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from attnrank import _check
+from attnrank.probe._arguments import RANKS, Choice, batches_of, check_model, leading, ranks_wanted
 from attnrank.probe._attention import Attention
 from attnrank.probe._layers import Layers
-from attnrank.probe._masks import KINDS
 from attnrank.probe._measure import measure
+from attnrank.probe._reporter import Reporter
+from attnrank.probe._table import table_of
 from attnrank.probe._traces import Traces
 from attnrank.probe._untouched import own, untouched
 from attnrank.probe._watch import Watch
-
-RANKS = ("hardmax", "numerical", "stable", "effective")
-COLUMNS = (
-    "layer", "head", "n", "m", "head_dim", "kv_heads", "mask", "hardmax_rank", "numerical_rank", "stable_rank",
-    "effective_rank", "bound", "deviation",
-)  # fmt: skip
 
 #: Tokens up to which spectra are computed without being asked for.
 LONG = 2048
@@ -76,8 +71,7 @@ def probe(
     - n, m : numbers of queries and keys without padding.
     - head_dim, kv_heads : d_h, and the number of different key heads.
     - mask : "none", "causal", "window" or "other"; "+ padding" where padding was left out; "+ bias" where the scores
-      are
-      no multiple of q k^T on the visible keys, as with position biases and soft-capping.
+      are no multiple of q k^T on the visible keys, as with position biases and soft-capping.
     - hardmax_rank : distinct best keys. By the exact routine from queries and keys in the model's own precision; with a
       bias from the scores in float64. A sink never counts as a key.
     - numerical_rank, stable_rank, effective_rank : of the softmax at the model's own temperature, computed in float64
@@ -110,11 +104,11 @@ def probe(
 
     Source: chapter "After training"; on what can be seen, PyTorch's ``TorchFunctionMode``.
     """
-    _check_model(model)
+    check_model(model)
     tol = _check.real("tol", tol, minimum=0.0)
-    wanted = _wanted(ranks)
-    choice = _Choice(layers)
-    batches, total = _batches(batch)
+    wanted = ranks_wanted(ranks)
+    choice = Choice(layers)
+    batches, total = batches_of(batch)
     shown = total != 1 and sys.stderr is sys.__stderr__ and sys.stderr is not None and sys.stderr.isatty()
     rows: list[dict] = []
     with tqdm(total=total, desc="probe", unit="batch", disable=not shown) as bar:
@@ -128,58 +122,30 @@ def probe(
         warnings.warn(
             f"spectra of layers with more than {LONG} tokens are left out; ranks={RANKS} computes them", stacklevel=2
         )
-    return _frame(rows, per_sample)
-
-
-class _Choice:
-    """Which layers are measured."""
-
-    def __init__(self, layers: object) -> None:
-        if isinstance(layers, (str, int)):
-            layers = [layers]
-        if layers is not None:
-            layers = list(layers) if isinstance(layers, Iterable) else None
-            if not layers or not all(isinstance(x, (str, int)) and not isinstance(x, bool) for x in layers):
-                raise ValueError(f"layers must be names, patterns or integers, at least one, got {layers!r}")
-        self.layers = layers
-        self.late = layers is not None and any(isinstance(x, int) and x < 0 for x in layers)
-
-    def named(self, name: str) -> bool:
-        return self.layers is None or any(
-            isinstance(x, str) and (x == name or fnmatchcase(name, x)) for x in self.layers
-        )
-
-    def takes(self, name: str, place: int, total: int | None) -> bool:
-        if self.named(name) or place in (self.layers or ()):
-            return True
-        return self.late and (total is None or place - total in (self.layers or ()))
-
-    def check(self, seen: list[str]) -> None:
-        for x in self.layers or ():
-            if not (
-                any(x == n or fnmatchcase(n, x) for n in seen) if isinstance(x, str) else -len(seen) <= x < len(seen)
-            ):
-                raise ValueError(f"layers has no match for {x!r}; the model attends in {', '.join(seen)}")
+    return table_of(rows, per_sample)
 
 
 def attentions(model: nn.Module, batch: Tensor | tuple | Mapping) -> list[Attention]:
     """The attentions of a model on one batch, in the order in which they run: queries, keys, values, masks of each.
 
     What the probe measures, for measurements that it does not have. Memory grows with the number of layers, and not
-    with n x n where the model attends by ``scaled_dot_product_attention``.
+    with n x n where the model attends by ``scaled_dot_product_attention``. Of a list of batches the first is taken.
 
     Raises
     ------
     ValueError : as :func:`probe`.
     """
-    _check_model(model)
+    check_model(model)
+    given = next(batches_of(batch)[0], None)
+    if given is None:
+        raise ValueError("batch must not be empty")
     found: list[Attention] = []
-    _visit(model, next(_batches(batch)[0]), _Choice(None), lambda attention, place: found.append(attention))
+    _visit(model, given, Choice(None), lambda attention, place: found.append(attention))
     return found
 
 
 def _run(
-    model: nn.Module, batch: Mapping | tuple, wanted: frozenset[str] | None, tol: float, choice: _Choice
+    model: nn.Module, batch: Mapping | tuple, wanted: frozenset[str] | None, tol: float, choice: Choice
 ) -> list[dict]:
     """Rows of one batch: a row for each layer, sample and head."""
     found: dict[int, list[dict]] = {}
@@ -194,7 +160,7 @@ def _run(
 
 
 def _visit(
-    model: nn.Module, batch: Mapping | tuple, choice: _Choice, take: Callable[[Attention, int], None]
+    model: nn.Module, batch: Mapping | tuple, choice: Choice, take: Callable[[Attention, int], None]
 ) -> list[str]:
     """Run the model and call ``take(attention, place)`` as each attention runs; returns the names of all."""
     followed = Layers(model)
@@ -209,7 +175,7 @@ def _visit(
         take(attention, len(seen) - 1)
 
     args, kwargs = ((), own(batch)) if isinstance(batch, Mapping) else (own(batch), {})
-    watch = Watch(followed, found, refuse, _leading(batch), Traces(model))
+    watch = Watch(Reporter(followed, found, refuse, leading(batch)), Traces(model))
     with untouched(model), followed.followed(refuse), watch:
         model(*args, **kwargs)
     watch.finish()
@@ -237,75 +203,3 @@ def _rows(attention: Attention, wanted: frozenset[str] | None, tol: float) -> li
     return [row | {"layer": attention.layer} for row in rows]
 
 
-def _frame(rows: list[dict], per_sample: bool) -> pd.DataFrame:
-    frame = pd.DataFrame(rows)
-    for column in ("hardmax_rank", "numerical_rank", "stable_rank", "effective_rank"):
-        if column not in frame:
-            frame[column] = np.nan
-    frame["order"] = frame["layer"].map({name: i for i, name in enumerate(dict.fromkeys(frame["layer"]))})
-    extra = [name for name in ("sink_mass", "rotary_dim") if name in frame and frame[name].notna().any()]
-    frame["kind"] = frame["kind"].map(KINDS.index)
-    if not per_sample:
-        how = dict.fromkeys((*COLUMNS[2:6], *COLUMNS[7:12], *extra), "mean")
-        how |= {"layer": "first", "deviation": "max", "kind": "max", "padded": "max", "biased": "max"}
-        frame = frame.groupby(["order", "head"], as_index=False).agg(how)
-    else:
-        frame = frame.groupby(["order", "head", "sample"], as_index=False).agg(
-            {column: "first" for column in frame.columns if column not in ("order", "head", "sample")}
-        )
-    frame["mask"] = [_label(*row) for row in zip(frame["kind"], frame["padded"], frame["biased"], strict=True)]
-    for column in ("n", "m", "head_dim", "kv_heads", "rotary_dim"):
-        if column in frame and (frame[column].notna() & (frame[column] % 1 == 0)).all():
-            frame[column] = frame[column].astype(np.int64)
-    columns = [*COLUMNS[:2], *(["sample"] if per_sample else []), *COLUMNS[2:], *extra]
-    return frame[columns].reset_index(drop=True)
-
-
-def _label(kind: int, padded: bool, biased: bool) -> str:
-    words = [KINDS[kind]] if kind or not (padded or biased) else []
-    return " + ".join(words + ["padding"] * bool(padded) + ["bias"] * bool(biased))
-
-
-def _batches(batch: object) -> tuple[Iterator[Mapping | tuple], int | None]:
-    """What the model is called with, one after the other, and how often where that is known."""
-    if isinstance(batch, (Tensor, Mapping, tuple)):
-        given: Iterable = [batch]
-    elif isinstance(batch, np.ndarray):
-        raise ValueError("batch must hold torch tensors, got a numpy array: convert it with torch.from_numpy(batch)")
-    elif isinstance(batch, Iterable) and not isinstance(batch, (str, bytes)):
-        given = batch
-    else:
-        raise ValueError(
-            f"batch must be a tensor, a tuple, a mapping or an iterable of these, got {type(batch).__name__}"
-        )
-    total = len(given) if isinstance(given, Sized) else None
-    return (
-        one if isinstance(one, Mapping) else tuple(one) if isinstance(one, (tuple, list)) else (one,) for one in given
-    ), total
-
-
-def _leading(batch: Mapping | tuple) -> int | None:
-    values = batch.values() if isinstance(batch, Mapping) else batch
-    return next((value.shape[0] for value in values if isinstance(value, Tensor) and value.ndim), None)
-
-
-def _wanted(ranks: object) -> frozenset[str] | None:
-    if ranks is None:
-        return None
-    names = [ranks] if isinstance(ranks, str) else list(ranks) if isinstance(ranks, Iterable) else [ranks]
-    if not names:
-        raise ValueError(f"ranks must name at least one of {', '.join(RANKS)}")
-    return frozenset(_check.choice("ranks", name, RANKS) for name in names)
-
-
-def _check_model(model: object) -> None:
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-    if isinstance(model, nn.DataParallel):
-        raise ValueError("model is wrapped in DataParallel, whose threads the probe cannot see: pass model.module")
-    for name, module in model.named_modules():
-        if isinstance(module, torch.jit.ScriptModule):
-            raise ValueError(
-                f"model has TorchScript in {name or 'itself'}, which the probe cannot see into: pass the original "
-                f"module"
-            )

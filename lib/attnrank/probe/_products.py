@@ -30,7 +30,7 @@ def queries_keys(name: str, args: tuple, left: Tensor, right: Tensor) -> tuple[T
 
     Products with weights, and those whose right factor is one matrix for a batch, are left out.
     """
-    if _is_weight(left) or _is_weight(right):
+    if is_weight(left) or is_weight(right):
         return None
     if name == "einsum":
         return _einsum(args[0], left, right)
@@ -89,5 +89,6 @@ def _letters(equation: object) -> tuple[tuple[str, str], str] | None:
     return ((one, two), output) if comma and one and two and len(output) >= 2 and len(one) >= 2 else None
 
 
-def _is_weight(x: Tensor) -> bool:
+def is_weight(x: Tensor) -> bool:
+    """Is this a parameter, or a view of one?"""
     return isinstance(x, nn.Parameter) or isinstance(x._base, nn.Parameter)

@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable, Mapping
 
 import torch
-from filelock import FileLock, Timeout
 
 from attnrank import training
-from attnrank.experiments.accuracy.runs import accuracy, run_file, runs_folder
+from attnrank.experiments.accuracy.runs import accuracy
 from attnrank.experiments.accuracy.tables import SERIES
+from attnrank.experiments.shared.runs import run_file, runs_folder, unfinished
 from attnrank.sweep import Setting
 
 
@@ -37,19 +37,9 @@ def main(
         print("error: set ATTNRANK_RUNS to the folder in which runs are kept", file=sys.stderr)
         return 1
     torch.set_num_threads(options.threads)
-    for setting in series[options.series]:
-        path = run_file(setting, folder)
-        lock = FileLock(f"{path}.lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:  # another process trains this one
-            continue
-        try:
-            if not is_finished(setting):
-                row = compute(**setting)
-                print(time.strftime("%H:%M:%S"), path.stem, row["stopped"] or f"{row['accuracy']:.4f}", flush=True)
-        finally:
-            lock.release()
+    for setting, path in unfinished(series[options.series], lambda setting: run_file(setting, folder), is_finished):
+        row = compute(**setting)
+        print(time.strftime("%H:%M:%S"), path.stem, row["stopped"] or f"{row['accuracy']:.4f}", flush=True)
     done = sum(map(is_finished, series[options.series]))
     print(f"{options.series}: {done} of {len(series[options.series])} runs are finished in {folder}")
     return 0

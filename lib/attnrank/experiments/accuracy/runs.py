@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,10 @@ import torch
 
 from attnrank import _check, data
 from attnrank.data import SOURCES
+from attnrank.experiments.shared.runs import epoch_of, mean_rank, ranks_of_layer, run_file, runs_folder, setting_of
 from attnrank.models import TransformerConfig, VisionTransformer
 from attnrank.sweep import Setting, device
-from attnrank.training import ENDING, Images, NonFiniteLoss, Recipe, Run, image_flops, train, training_flops
+from attnrank.training import Images, NonFiniteLoss, Recipe, Run, image_flops, train, training_flops
 
 #: What is done to the scores, beside their dimension: the fields of `TransformerConfig` that differ.
 INTERVENTIONS: dict[str, dict] = {
@@ -32,8 +32,6 @@ TEMPERATURES = {"sharp": 0.25, "uniform": 1e9}
 PROBE_IMAGES = 32
 #: Runs that differ in these take the same time.
 SAME_SHAPE = ("seed", "epoch", "layer")
-#: What `accuracy_ranks` measures.
-RANKS = ("hardmax", "rank_at_tenth", "rank_at_hundredth", "stable")
 
 
 def accuracy(
@@ -47,7 +45,7 @@ def accuracy(
     whose loss was not finite has ``stopped`` set to the reason, and no accuracies. ``folder`` keeps the run's
     checkpoint while it trains; see `runs_folder`.
     """
-    setting = {name: value for name, value in locals().items() if name != "folder"}
+    setting = setting_of(locals(), "folder")
     model, run, stopped = trained(setting, folder)
     before, after = run.epochs[0], run.final
     if stopped:
@@ -63,10 +61,10 @@ def accuracy(
         "best_accuracy": None if stopped else run.best["test_accuracy"],
         "test_loss": after["test_loss"],
         "train_accuracy": after["train_accuracy"],
-        "rank_before": _mean_rank(before["ranks"], layer=1),
-        "rank_before_all": _mean_rank(before["ranks"]),
-        "rank_after": _mean_rank(after["ranks"], layer=1),
-        "rank_after_all": _mean_rank(after["ranks"]),
+        "rank_before": mean_rank(before["ranks"], layer=1),
+        "rank_before_all": mean_rank(before["ranks"]),
+        "rank_after": mean_rank(after["ranks"], layer=1),
+        "rank_after_all": mean_rank(after["ranks"]),
         "seconds": round(run.seconds, 1),
         "threads": torch.get_num_threads(),
         "device": run.device,
@@ -79,7 +77,7 @@ def accuracy_curves(
     intervention: str, epochs: int, seed: int, epoch: int,
 ) -> Setting:
     """One epoch of a run of `accuracy`, 0 being the untrained model: losses, accuracies, step size."""
-    setting = {name: value for name, value in locals().items() if name != "epoch"}
+    setting = setting_of(locals(), "epoch")
     entry = _epoch(setting, epoch)
     return {name: entry.get(name) for name in ("rate", "train_loss", "train_accuracy", "test_loss", "test_accuracy")}
 
@@ -92,16 +90,8 @@ def accuracy_ranks(
 
     ``hardmax`` on 32 test images; of the softmax the numerical rank at 0.1 and 0.01, and the stable rank, on 8 of them.
     """
-    setting = {name: value for name, value in locals().items() if name not in ("epoch", "layer")}
-    ranks = _epoch(setting, epoch).get("ranks") or []
-    found = [row for row in ranks if row["layer"] == layer]
-    result: Setting = {}
-    for name in RANKS:
-        values = [row[name] for row in found]
-        result[name] = sum(values) / len(values) if values else None
-        if name == "hardmax":
-            result |= {"hardmax_least": min(values, default=None), "hardmax_most": max(values, default=None)}
-    return result
+    setting = setting_of(locals(), "epoch", "layer")
+    return ranks_of_layer(_epoch(setting, epoch).get("ranks"), layer)
 
 
 def configuration(setting: Setting) -> TransformerConfig:
@@ -134,18 +124,6 @@ def recipe(setting: Setting) -> Recipe:
     return Recipe(setting["epochs"], batch=batch, rate=rate, warmup=0.1, decay=0.05, smoothing=0.1, clip=1.0)
 
 
-def runs_folder() -> Path | None:
-    """Where finished runs are kept and found again: the folder that the environment variable ATTNRANK_RUNS names.
-
-    The tables of curves and of ranks are made of the runs of the table of accuracies; with this folder they read them
-    instead of training again. None where it is not set. Raises ValueError if it does not exist.
-    """
-    named = os.environ.get("ATTNRANK_RUNS")
-    if named and not Path(named).is_dir():
-        raise ValueError(f"ATTNRANK_RUNS must name an existing folder, got {named!r}")
-    return Path(named) if named else None
-
-
 def seconds_to_train(setting: Setting) -> float:
     """About what it takes to train a run, on one core that is shared with others: 5e8 operations a second."""
     return _seconds_of_shape(tuple((name, value) for name, value in setting.items() if name not in SAME_SHAPE))
@@ -156,11 +134,6 @@ def _seconds_of_shape(shape: tuple[tuple[str, Any], ...]) -> float:
     setting = dict(shape) | {"seed": 0}
     images = SOURCES[setting["dataset"]].rows("train") * setting["epochs"]
     return training_flops(untrained(setting), images) / 5e8
-
-
-def run_file(setting: Setting, folder: str | Path) -> Path:
-    """The checkpoint of a run in a folder."""
-    return Path(folder) / ("-".join(str(value) for value in setting.values()) + ENDING)
 
 
 def probe_images(dataset: str) -> torch.Tensor:
@@ -194,11 +167,7 @@ def _trained_run(key: tuple) -> Run:
 
 
 def _epoch(setting: Setting, epoch: int) -> dict:
-    """The entry of one epoch; empty after the end of a run that was stopped."""
-    if _check.integer("epoch", epoch, minimum=0) > setting["epochs"]:
-        raise ValueError(f"epoch must be at most {setting['epochs']}, got {epoch}")
-    run = _trained_run(tuple(setting.items()))
-    return run.epochs[epoch] if epoch < len(run.epochs) else {}
+    return epoch_of(_trained_run(tuple(setting.items())), epoch, setting["epochs"])
 
 
 @lru_cache(maxsize=2)
@@ -211,8 +180,3 @@ def source(dataset: str) -> Images:
         data.pixels(dataset), data.pixels(dataset, "test"), mean=mean, std=std, pad=0 if digits else 4,
         flip=not digits, name=dataset,
     )  # fmt: skip
-
-
-def _mean_rank(ranks: list[dict] | None, layer: int | None = None) -> float | None:
-    values = [row["hardmax"] for row in ranks or [] if layer in (None, row["layer"])]
-    return sum(values) / len(values) if values else None

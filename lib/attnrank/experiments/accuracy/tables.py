@@ -7,13 +7,13 @@ from typing import Any
 
 from attnrank.experiments.accuracy.arms import BASES, all_arms, completing, core, deciding, judging, only_scores, runs
 from attnrank.experiments.accuracy.runs import (
-    RANKS,
     accuracy,
     accuracy_curves,
     accuracy_ranks,
     seconds_to_train,
 )
 from attnrank.experiments.experiment import Experiment, Statistical
+from attnrank.experiments.shared.runs import RANKS
 from attnrank.sweep import Setting
 
 DIGITS, PHOTOGRAPHS, LARGE = BASES["digits"], BASES["photographs"], BASES["large photographs"]

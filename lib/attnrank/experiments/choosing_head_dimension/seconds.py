@@ -11,7 +11,8 @@ from attnrank.data import SOURCES
 from attnrank.experiments.choosing_head_dimension import rule
 from attnrank.experiments.choosing_head_dimension.rule import CANDIDATES, LENGTH, PATCH, builder
 from attnrank.experiments.experiment import Exact, Experiment
-from attnrank.experiments.measuring_speed.speed import PROCESSORS, TURN, at_hand, on, threads_set
+from attnrank.experiments.measuring_speed.cases import PROCESSORS, on
+from attnrank.experiments.measuring_speed.speed import TURN, at_hand, threads_set
 from attnrank.sweep import Setting
 
 BATCH = 32

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from attnrank.experiments.accuracy.arms import BASES, runs
 from attnrank.experiments.accuracy.runs import probe_images, seconds_to_train, source, trained
 from attnrank.experiments.experiment import Experiment, Statistical
+from attnrank.experiments.shared.runs import setting_of
 from attnrank.models import VisionTransformer
 from attnrank.models.encoder import Attention
 from attnrank.models.truncation import truncate_query_key
@@ -26,7 +27,7 @@ def truncated_vits(
     The temperature stays. ``kept`` is the share of the squared singular values of W_q W_k^T, biases included, mean over
     heads; ``hardmax`` the hardmax rank / n, mean over layers and heads of 32 test images.
     """
-    setting = {name: value for name, value in locals().items() if name != "rank"}
+    setting = setting_of(locals(), "rank")
     model, images = _whole(tuple(setting.items())), source(dataset)
     state = {name: value.clone() for name, value in model.state_dict().items()}
     try:

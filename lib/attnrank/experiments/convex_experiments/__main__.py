@@ -13,11 +13,11 @@ import sys
 import time
 
 import torch
-from filelock import FileLock, Timeout
 
-from attnrank.experiments.convex_experiments.grokking import is_finished, run_file, runs_folder
+from attnrank.experiments.convex_experiments.grokking import is_finished, run_file
 from attnrank.experiments.convex_experiments.modular import modular_runs
 from attnrank.experiments.convex_experiments.series import SERIES
+from attnrank.experiments.shared.runs import runs_folder, unfinished
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -33,20 +33,11 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     torch.set_num_threads(1)
     for name in options.series:
-        for setting in SERIES[name][: options.first]:
-            path = run_file(setting, folder)
-            lock = FileLock(f"{path}.lock")
-            try:
-                lock.acquire(timeout=0)
-            except Timeout:  # another process trains this one
-                continue
-            try:
-                if not is_finished(setting):
-                    row = modular_runs(**setting)
-                    learned = row["stopped"] or f"fits at {row['fitted_at']}, generalises at {row['generalised_at']}"
-                    print(time.strftime("%H:%M:%S"), path.stem, learned, flush=True)
-            finally:
-                lock.release()
+        some = SERIES[name][: options.first]
+        for setting, path in unfinished(some, lambda setting: run_file(setting, folder), is_finished):
+            row = modular_runs(**setting)
+            learned = row["stopped"] or f"fits at {row['fitted_at']}, generalises at {row['generalised_at']}"
+            print(time.strftime("%H:%M:%S"), path.stem, learned, flush=True)
         done = sum(map(is_finished, SERIES[name]))
         print(f"{name}: {done} of {len(SERIES[name])} runs are finished in {folder}", flush=True)
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import torch
@@ -10,9 +9,11 @@ import torch
 from attnrank import _check, training
 from attnrank.experiments.convex_experiments.equations import LENGTH, Equations
 from attnrank.experiments.convex_experiments.network import EquationNetwork
+from attnrank.experiments.shared import runs
+from attnrank.experiments.shared.runs import runs_folder
 from attnrank.models import TransformerConfig
 from attnrank.sweep import Setting
-from attnrank.training import ENDING, NonFiniteLoss, Recipe, Run
+from attnrank.training import NonFiniteLoss, Recipe, Run
 
 #: Steps between two looks at a run.
 LOOK = 50
@@ -54,20 +55,9 @@ def is_enough(looks: list[dict], steps: int) -> bool:
     return done >= LOOK * (steps // LOOK) or (learned is not None and done >= 1.25 * learned + 250)
 
 
-def runs_folder() -> Path | None:
-    """The folder that the environment variable ATTNRANK_RUNS names, in which runs are kept and found again, or None.
-
-    Raises ValueError if it does not exist.
-    """
-    named = os.environ.get("ATTNRANK_RUNS")
-    if named and not Path(named).is_dir():
-        raise ValueError(f"ATTNRANK_RUNS must name an existing folder, got {named!r}")
-    return Path(named) if named else None
-
-
 def run_file(setting: Setting, folder: str | Path) -> Path:
     """The checkpoint of a run in a folder."""
-    return Path(folder) / ("modular-" + "-".join(str(value) for value in setting.values()) + ENDING)
+    return runs.run_file(setting, folder, "modular-")
 
 
 def is_finished(setting: Setting) -> bool:

@@ -10,6 +10,7 @@ import torch
 from attnrank import _check
 from attnrank.experiments.convex_experiments.grokking import LOOK, learned_at, step_flops, trained
 from attnrank.experiments.convex_experiments.moments import FOLLOWED, movement, rise
+from attnrank.experiments.shared.runs import setting_of
 from attnrank.sweep import Setting
 from attnrank.training import Run
 
@@ -30,7 +31,7 @@ def modular_runs(
     the others are; ``rising_at`` is that of the last look before ``generalised_at`` at which at most 25 % of them are.
     For the columns ``_before``, ``_after`` and ``_share`` see `moments.movement`.
     """
-    setting = {name: value for name, value in locals().items() if name != "folder"}
+    setting = setting_of(locals(), "folder")
     model, run, stopped = trained(setting, folder)
     looks, found = run.epochs, rise(run.epochs)
     result: Setting = {
@@ -55,7 +56,7 @@ def modular_curves(
     p: int, fraction: float, attention: str, width: int, depth: int, decay: float, steps: int, seed: int, point: int
 ) -> Setting:
     """One look at a run of `modular_runs`: ``point`` 0 is the untrained network, ``POINTS`` the end of the run."""
-    setting = {name: value for name, value in locals().items() if name != "point"}
+    setting = setting_of(locals(), "point")
     if _check.integer("point", point, minimum=0) > POINTS:
         raise ValueError(f"point must be at most {POINTS}, got {point}")
     looks = _run(tuple(setting.items())).epochs

@@ -13,9 +13,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attnrank import _check, convex, training
 from attnrank.experiments.convex_experiments.encoder_teacher import NotAtHandError
-from attnrank.experiments.convex_experiments.grokking import runs_folder
 from attnrank.experiments.convex_experiments.layers import FreeLayer, SoftmaxLayer, attended
+from attnrank.experiments.convex_experiments.operations import FACTORISATIONS, pass_flops
 from attnrank.experiments.convex_experiments.teacher import MISSING, Lesson, lessons
+from attnrank.experiments.shared.runs import runs_folder
 from attnrank.sweep import Setting
 from attnrank.training.source import generator_of
 
@@ -132,7 +133,7 @@ def _train(student: Student, beta: float, passes: int, rate: float, seed: int) -
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     looks = {round(share * passes) for share in LOOKS}
     n, d = x.shape[1:]
-    cost = _flops(model, count, n, d, batches)
+    cost = pass_flops(model, count, n, d, batches)
     seconds = 0.0
     for done in range(passes + 1):
         if done in looks:
@@ -152,13 +153,6 @@ def _train(student: Student, beta: float, passes: int, rate: float, seed: int) -
         seconds += time.process_time() - started
 
 
-def _flops(model: Any, texts: int, n: int, d: int, steps: int) -> float:
-    heads = len(model.output)
-    if isinstance(model, SoftmaxLayer):
-        return 3 * model.forward_flops(texts, n, d, heads, QK_DIM)
-    return 3 * model.forward_flops(texts, n, d, heads, steps)
-
-
 @torch.no_grad()
 def _objective(student: Student, beta: float) -> float:
     lesson = student.lessons[0]
@@ -170,30 +164,6 @@ def _objective(student: Student, beta: float) -> float:
 def _look(student: Student, passes: float, operations: float, seconds: float, objective: float) -> Look:
     valid, test = (relative_error(student.predict(part.x), part) for part in student.lessons[1:])
     return Look(passes, float(operations), seconds, objective, valid, test)
-
-
-def _cholesky(shape: Any, *rest: Any, **options: Any) -> int:
-    """n^3 / 3 for each matrix."""
-    return int(shape[-1] ** 3 / 3 * torch.Size(shape[:-2]).numel())
-
-
-def _substitution(first: Any, second: Any, *rest: Any, **options: Any) -> int:
-    """2 n^2 for each right-hand side, of triangular equations or of both that a Cholesky factor makes."""
-    matrix, right = (first, second) if first[-1] == first[-2] else (second, first)
-    return int(2 * matrix[-1] ** 2 * right[-1])
-
-
-def _eigen(shape: Any, *rest: Any, **options: Any) -> int:
-    """About 9 n^3 for eigenvalues and eigenvectors, as if square."""
-    return int(9 * shape[-1] ** 3 * torch.Size(shape[:-2]).numel())
-
-
-_aten = torch.ops.aten
-#: Operations that PyTorch's own counter leaves out.
-FACTORISATIONS: dict[Any, Any] = {
-    _aten.linalg_cholesky_ex: _cholesky, _aten.cholesky_solve: _substitution,
-    _aten.linalg_solve_triangular: _substitution, _aten._linalg_eigh: _eigen, _aten._linalg_svd: _eigen,
-}  # fmt: skip
 
 
 @torch.no_grad()
@@ -222,7 +192,7 @@ def student_runs(
     elif method == "heads":
         certificate = convex.certify_heads(
             lesson.x.double(), lesson.target, student.optimum.beta, student.model.heads()
-        ).relative_gap  # fmt: skip
+        ).relative_gap
     else:
         mean = torch.cat([student.model.weights(part) for part in lesson.x.split(250)]).mean(0)
         fixed = relative_error(student.model.predict(test.x, mean).double(), test)
@@ -241,8 +211,7 @@ def student_traces(
     look: int,
 ) -> Setting:
     """One look at a student of `student_runs`; ``seconds`` are those of a processor that was shared with others."""
-    setting = {name: value for name, value in locals().items() if name != "look"}
-    looks = taught(**setting).looks
+    looks = taught(teacher, method, share, heads, count, tested, passes, rate, seed).looks
     found = looks[min(_check.integer("look", look, minimum=0), len(looks) - 1)]
     return {
         "done": float(found.passes), "operations": found.operations, "seconds": round(found.seconds, 2),
@@ -259,8 +228,7 @@ def student_maps(
 
     Heads of (8) count by |w_2j| |w_3j|, as a head without weights attends to nothing; (9) by the lengths of its rows.
     """
-    setting = {name: value for name, value in locals().items() if name != "position"}
-    student = taught(**setting)
+    student = taught(teacher, method, share, heads, count, tested, passes, rate, seed)
     weights = student.model.weights(student.lessons[2].x[:250])
     if method == "heads":
         size = student.model.value.norm(dim=1) * student.model.output.abs()

@@ -7,7 +7,8 @@ import math
 from attnrank.benchmarks import compare, machine, processor
 from attnrank.benchmarks.probing import DEPTH, HEADS, WIDTH, memory, rounds_of
 from attnrank.experiments.experiment import Exact, Experiment
-from attnrank.experiments.measuring_speed.speed import PROCESSORS, at_hand, on, threads_set, verdict
+from attnrank.experiments.measuring_speed.cases import PROCESSORS, on
+from attnrank.experiments.measuring_speed.speed import at_hand, threads_set, verdict
 from attnrank.sweep import Setting
 
 MIB = 2**20

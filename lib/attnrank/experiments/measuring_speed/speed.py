@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 
@@ -14,6 +14,7 @@ from attnrank import _check
 from attnrank.benchmarks import CONTESTS, compare, extra_gpu_memory, extra_memory, interleaved, machine, processor
 from attnrank.benchmarks.contests import dense_path, queries_and_keys, tiled_product
 from attnrank.experiments.experiment import Exact, Experiment
+from attnrank.experiments.measuring_speed.cases import CASES, PROCESSORS, QUICK, ROOFLINE, ROOFLINE_QUICK, on
 from attnrank.ranks import hardmax_rank
 from attnrank.sweep import Setting
 
@@ -32,11 +33,6 @@ hardmax_rank(q[:2048], k[:2048])
 def work():
     hardmax_rank(q, k)
 """
-
-
-#: The processors whose rows are published. To publish those of another one add its name, as printed by the command
-#: ``python -m attnrank.benchmarks``, and run that with ``--folder book/results``: the other rows stay as they are.
-PROCESSORS = ("AMD EPYC (family 25, model 17)",)
 
 
 def speed(
@@ -145,90 +141,6 @@ def threads_set(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _rows(
-    contest: str,
-    shapes: list[tuple[int, int, int]],
-    bar: str,
-    *,
-    dtypes: tuple[str, ...] = ("float32",),
-    threads: tuple[int, ...] = (1,),
-    device: str = "cpu",
-    rounds: int = 7,
-) -> list[Setting]:
-    return [
-        {
-            "contest": contest,
-            "n": n,
-            "d_h": d_h,
-            "batch": batch,
-            "dtype": dtype,
-            "threads": count,
-            "device": device,
-            "bar": bar,
-            "rounds": rounds,
-        }
-        for n, d_h, batch in shapes
-        for dtype in dtypes
-        for count in threads
-    ]
-
-
-LOWER, BOTH = ("float16", "bfloat16"), ("float32", "float64")
-SMALL_SHAPES = [(64, 16, 64), (128, 64, 16), (256, 64, 16), (512, 8, 16), (512, 64, 16), (1024, 64, 1), (4096, 64, 1)]
-LARGE_SHAPES = [(16384, 8, 1), (16384, 64, 1), (16384, 128, 1)]
-CASES = [
-    *_rows("argmax", SMALL_SHAPES, ">= 1", dtypes=BOTH),
-    *_rows("argmax", LARGE_SHAPES, ">= 1", dtypes=BOTH, rounds=3),
-    *_rows("argmax", [(512, 64, 16), (4096, 64, 1)], ">= 1", threads=(2,)),
-    *_rows("argmax by rows", [(16384, 64, 1)], "", rounds=3),
-    *_rows("product", [(512, 64, 16), (4096, 64, 1)], ">= 0.75"),
-    *_rows("product", [(16384, 64, 1)], ">= 0.8", dtypes=BOTH, rounds=5),
-    *_rows("product", [(16384, 64, 1)], ">= 0.8", threads=(2,), rounds=5),
-    *_rows("product", [(131072, 8, 1)], ">= 10", rounds=3),
-    *_rows("product", [(131072, 16, 1)], ">= 2", rounds=3),
-    *_rows("product", [(4096, 64, 1)], "", dtypes=("float64", *LOWER), rounds=5),
-    *_rows("one-hot", [(512, 8, 16)], ">= 200", dtypes=BOTH, threads=(1, 2), rounds=5),
-    *_rows("one-hot", [(512, d_h, 16) for d_h in (16, 32, 64, 128)], "", rounds=5),
-    *_rows("dense", [(16384, 64, 1), (16384, 128, 1)], ">= 0.952", rounds=3),
-    *_rows("dense", [(16384, 8, 1), (16384, 16, 1), (16384, 32, 1)], "", rounds=3),
-    *_rows("memory", [(262144, 8, 1), (1000000, 8, 1)], "<= 1", threads=(2,)),
-    *_rows(
-        "spectrum", [(n, d_h, 16) for n in (256, 512) for d_h in (8, 64)], ">= 4", dtypes=("float64",), threads=(1, 2)
-    ),
-    *_rows("spectrum", [(256, 8, 16)], "", dtypes=("float32", *LOWER)),
-    *_rows("eigenvalues", [(n, d_h, 16) for n in (256, 512) for d_h in (8, 64)], "", dtypes=("float64",)),
-    *_rows("spectrum, temperature 1", [(256, 8, 16), (512, 64, 16)], "", dtypes=("float64",), rounds=5),
-    *_rows("spectrum, relative", [(256, 8, 16), (512, 64, 16)], "", dtypes=("float64",), rounds=5),
-    *_rows("argmax", [(512, 64, 16)], ">= 1", device="cuda"),
-    *_rows("product", [(131072, 64, 1)], ">= 0.8", device="cuda"),
-    *_rows("memory", [(1000000, 64, 1)], "<= 1", device="cuda"),
-    *_rows("spectrum", [(256, 8, 16), (512, 64, 16)], ">= 10", dtypes=("float64",), device="cuda"),
-]
-QUICK = [
-    *_rows("argmax", [(64, 8, 4)], ">= 1", rounds=3),
-    *_rows("product", [(2048, 8, 1)], ">= 0.8", rounds=3),
-    *_rows("one-hot", [(64, 8, 4)], ">= 200", rounds=3),
-    *_rows("dense", [(2048, 64, 1)], ">= 0.952", rounds=3),
-    *_rows("memory", [(4096, 8, 1)], "<= 1"),
-    *_rows("spectrum", [(64, 8, 4)], ">= 4", dtypes=("float64",), rounds=3),
-    *_rows("spectrum", [(256, 8, 16)], ">= 10", dtypes=("float64",), device="cuda"),
-]
-
-
-def _roofline_rows(n: int, d_hs: list[int], threads: int, rounds: int) -> list[Setting]:
-    return [
-        {"path": path, "n": n, "d_h": d_h, "dtype": "float32", "threads": threads, "rounds": rounds}
-        for d_h in d_hs
-        for path in ("product", "dense", "automatic")
-    ]
-
-
-def on(processors: Iterable[str], rows: list[Setting]) -> list[Setting]:
-    """The rows for each of the processors."""
-    return [row | {"processor": name} for name in processors for row in rows]
-
-
-ROOFLINE = _roofline_rows(16384, [2, 4, 8, 16, 32, 64, 128], 1, 3)
 EXPERIMENTS = {
     "speed": Experiment(
         "How fast are the rank routines beside what they replace, and beside the floor that they cannot beat?",
@@ -243,7 +155,7 @@ EXPERIMENTS = {
     "roofline": Experiment(
         "How much of the machine's peak does the hardmax rank reach, and where does it need fewer operations?",
         roofline,
-        quick=on([processor()], _roofline_rows(2048, [8, 64], 1, 3)),
+        quick=on([processor()], ROOFLINE_QUICK),
         paper=on(PROCESSORS, ROOFLINE),
         timed=True,
         chapter="measuring_speed",

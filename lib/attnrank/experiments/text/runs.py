@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnrank import _check
 from attnrank.data import SOURCES
-from attnrank.experiments.accuracy.runs import run_file, runs_folder
+from attnrank.experiments.shared.runs import epoch_of, mean_rank, ranks_of_layer, run_file, runs_folder, setting_of
 from attnrank.experiments.shared.tokens import token_numbers
 from attnrank.models import PADDING, TextTransformer, TransformerConfig
 from attnrank.sweep import Setting, device
@@ -39,7 +39,7 @@ def text_accuracy(
     the best of the epochs, chosen on the test texts. A run whose loss was not finite has ``stopped`` set to the reason,
     and no accuracies. ``folder`` keeps the run's checkpoint while it trains.
     """
-    setting = {name: value for name, value in locals().items() if name != "folder"}
+    setting = setting_of(locals(), "folder")
     model, run, stopped = trained(setting, folder)
     before, after = run.epochs[0], run.final
     if stopped:
@@ -73,19 +73,10 @@ def text_epochs(
     Layers count from 1; ranks are means over the heads, of the hardmax also the least and the largest. ``hardmax`` on
     32 test texts; of the softmax the numerical rank at 0.1 and 0.01, and the stable rank, on 8 of them.
     """
-    setting = {name: value for name, value in locals().items() if name not in ("epoch", "layer")}
-    if _check.integer("epoch", epoch, minimum=0) > epochs:
-        raise ValueError(f"epoch must be at most {epochs}, got {epoch}")
-    run = _trained_run(tuple(setting.items()))
-    entry = run.epochs[epoch] if epoch < len(run.epochs) else {}
-    found = [row for row in entry.get("ranks") or [] if row["layer"] == layer]
+    setting = setting_of(locals(), "epoch", "layer")
+    entry = epoch_of(_trained_run(tuple(setting.items())), epoch, epochs)
     result: Setting = {name: entry.get(name) for name in ("train_accuracy", "test_accuracy")}
-    for name in ("hardmax", "rank_at_tenth", "rank_at_hundredth", "stable"):
-        values = [row[name] for row in found]
-        result[name] = sum(values) / len(values) if values else None
-        if name == "hardmax":
-            result |= {"hardmax_least": min(values, default=None), "hardmax_most": max(values, default=None)}
-    return result
+    return result | ranks_of_layer(entry.get("ranks"), layer)
 
 
 def untrained(setting: Setting) -> TextTransformer:
@@ -141,12 +132,6 @@ def probe_texts(texts: Sequences) -> Tensor:
     if not len(full):
         raise ValueError(f"length must be that of some test text, got {texts.test_inputs.shape[1]}")
     return full[torch.randperm(len(full), generator=torch.Generator().manual_seed(0))[:PROBE_TEXTS].to(full.device)]
-
-
-def mean_rank(ranks: list[dict] | None, layer: int | None = None) -> float | None:
-    """Mean hardmax rank / n over the heads of a layer, or of all; None for a run that was stopped."""
-    values = [row["hardmax"] for row in ranks or [] if layer in (None, row["layer"])]
-    return sum(values) / len(values) if values else None
 
 
 def seconds_to_train(setting: Setting) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from attnrank.experiments.experiment import Exact, Experiment, Rounding, Statistical
+from attnrank.experiments.shared.runs import RANKS
 from attnrank.experiments.text.baseline import text_baseline
 from attnrank.experiments.text.ranks import text_ranks, text_shares
 from attnrank.experiments.text.runs import seconds_to_train, text_accuracy, text_epochs
@@ -148,7 +149,7 @@ EXPERIMENTS = {
         paper=_epochs(finished()),
         chapter="text",
         repeats=Statistical({"train_accuracy": 0.03, "test_accuracy": 0.03} | dict.fromkeys(
-            ("hardmax", "hardmax_least", "hardmax_most", "rank_at_tenth", "rank_at_hundredth", "stable"), 0.05)),
+            (*RANKS, "hardmax_least", "hardmax_most"), 0.05)),
         data="dataset",
         seconds_again=seconds_to_train,
     ),

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from attnrank import _check
 from attnrank.experiments.experiment import Exact, Experiment, Statistical
+from attnrank.experiments.heads_and_weights.laws import LAWS, draw_weights
 from attnrank.experiments.shared.distributions import rotate
 from attnrank.experiments.shared.heads import MEDIUM, distinct, gaussian_heads, hardmax_rank_on_device
 from attnrank.experiments.shared.statistics import seeded, summary
@@ -85,7 +86,6 @@ def rank_ascent(n: int, d_h: int, surrogate: str, seed: int) -> Setting:
     return ranks
 
 
-LAWS = ("gaussian", "rademacher", "uniform", "student", "cauchy", "orthogonal", "low_rank")
 TREATMENTS = ("none", "layernorm", "rotary", "both")
 
 
@@ -105,28 +105,6 @@ def weight_laws(n: int, d: int, d_h: int, law: str, inputs: str, samples: int, s
         ranks.append(hardmax_rank_on_device(q, k))
         unit_keys.append(hardmax_rank_on_device(q, torch.nn.functional.normalize(k, dim=-1)))
     return summary("rank", torch.stack(ranks)) | summary("unit_keys", torch.stack(unit_keys))
-
-
-def draw_weights(law: str, d: int, d_h: int, generator: torch.Generator) -> Tensor:
-    """Weights (d, d_h) of one of ``LAWS``: Student's t has 3 degrees of freedom, orthogonal weights are a Haar frame,
-    and low-rank ones are the product of Gaussian factors of rank 4 (or d_h, if that is less)."""
-    _check.choice("law", law, LAWS)
-    normal = torch.randn(d, d_h, generator=generator, dtype=torch.float64)
-    if law == "rademacher":
-        return normal.sign()
-    if law == "uniform":
-        return 2 * torch.rand(d, d_h, generator=generator, dtype=torch.float64) - 1
-    if law == "student":
-        return normal / torch.randn(d, d_h, 3, generator=generator, dtype=torch.float64).norm(dim=-1)
-    if law == "cauchy":
-        return normal / torch.randn(d, d_h, generator=generator, dtype=torch.float64)
-    if law == "orthogonal":
-        return tokens("orthonormal", d_h, d, generator=generator).T
-    if law == "low_rank":
-        rank = min(4, d_h)
-        left = torch.randn(d, rank, generator=generator, dtype=torch.float64)
-        return left @ torch.randn(rank, d_h, generator=generator, dtype=torch.float64)
-    return normal
 
 
 def token_treatments(kind: str, n: int, d: int, d_h: int, treatment: str, samples: int, seed: int) -> Setting:

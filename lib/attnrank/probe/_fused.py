@@ -1,0 +1,66 @@
+"""Attentions that one routine of PyTorch computes, and that show their queries, keys and values as arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from attnrank.probe._attention import four
+from attnrank.probe._masks import Mask
+from attnrank.probe._reporter import REMEDY, Reporter
+
+
+def sdpa(report: Reporter, func: Callable, args: tuple, kwargs: dict) -> Tensor:
+    """``scaled_dot_product_attention``."""
+    result = func(*args, **kwargs)
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    q, k, v = (given[name] for name in names[:3])
+    if q.is_nested:
+        report.refused(f"nested tensors in scaled_dot_product_attention; {REMEDY} and pad the batch")
+        return result
+    heads = report.number_of_heads(q)
+    q, k, v, output = (four(x.detach(), heads) for x in (q, k, v, result))
+    mask = given.get("attn_mask")
+    if mask is not None:
+        mask = four(mask.detach(), heads if mask.ndim == 3 and mask.shape[0] % heads == 0 else 1)
+    if given.get("dropout_p"):
+        report.refused("weights of attention are dropped in evaluation mode, by scaled_dot_product_attention")
+        return result
+    report.fused(
+        q=q, k=k, v=v, output=output, head_dim=q.shape[-1], scale=_scale(given, q),
+        mask=Mask.of(mask, q.shape[-2], k.shape[-2], causal=bool(given.get("is_causal", False))),
+    )  # fmt: skip
+    return result
+
+
+def flex(report: Reporter, func: Callable, args: tuple, kwargs: dict) -> Tensor | tuple:
+    """``flex_attention`` without a score function and without a block mask; with one it is refused."""
+    names = ("query", "key", "value", "score_mod", "block_mask", "scale", "enable_gqa")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    if not _plain(given.get("score_mod"), given.get("block_mask")):
+        report.refused(f"flex_attention with a score_mod or a block_mask; {REMEDY}")
+        return func(*args, **kwargs)
+    result = func(*args, **kwargs)
+    out = result[0] if isinstance(result, tuple) else result
+    q, k, v, output = (four(x.detach(), 1) for x in (*(given[name] for name in names[:3]), out))
+    report.fused(
+        q=q, k=k, v=v, output=output, head_dim=q.shape[-1], scale=_scale(given, q),
+        mask=Mask.of(None, q.shape[-2], k.shape[-2]),
+    )  # fmt: skip
+    return result
+
+
+def _plain(score_mod: object, block_mask: object) -> bool:
+    """Whether the two change nothing; inside of ``flex_attention`` they are never None."""
+    if score_mod is not None and getattr(score_mod, "__name__", "") != "_identity":
+        return False
+    if isinstance(block_mask, tuple):
+        return getattr(block_mask[-1], "__name__", "") == "noop_mask"
+    return block_mask is None
+
+
+def _scale(given: dict, q: Tensor) -> float:
+    scale = given.get("scale")
+    return q.shape[-1] ** -0.5 if scale is None else float(scale)
