@@ -41,6 +41,20 @@ function keepTogether() {
   }
 }
 
+// Nor does it break between a number and its unit, a per cent sign or the n of "0.63 n", nor around ±.
+function keepUnits() {
+  const article = document.querySelector(".bd-article")
+  if (!article) return
+  const texts = document.createTreeWalker(article, NodeFilter.SHOW_TEXT)
+  for (let text = texts.nextNode(); text; text = texts.nextNode()) {
+    if (!text.data.includes(" ") || text.parentElement.closest("pre, code, table, script, style")) continue
+    const glued = text.previousSibling?.nodeType === 1 && text.previousSibling.matches(".pasted-text")
+    let data = text.data.replace(/(?<=\d) (?=[%±])|(?<=±) (?=\d)/g, "\u00a0")
+    if (glued && (/^ %/.test(data) || (data === " " && text.nextSibling?.matches?.("span.math, .together")))) data = `\u00a0${data.slice(1)}`
+    if (data !== text.data) text.data = data
+  }
+}
+
 // In tables of numbers columns of words stand left, numbers right; in the first column, of names, a word is enough.
 function alignWords() {
   for (const table of document.querySelectorAll("table.numbers")) {
@@ -56,6 +70,7 @@ function alignWords() {
 
 function arrange() {
   keepTogether()
+  keepUnits()
   alignWords()
 }
 if (document.readyState === "loading") addEventListener("DOMContentLoaded", arrange)
