@@ -45,12 +45,14 @@ function keepTogether() {
 function keepUnits() {
   const article = document.querySelector(".bd-article")
   if (!article) return
-  const texts = document.createTreeWalker(article, NodeFilter.SHOW_TEXT)
+  const other = node => node.nodeType === 1 && node.matches(".katex, pre, code, table, script, style")
+  const texts = document.createTreeWalker(article, NodeFilter.SHOW_TEXT | NodeFilter.SHOW_ELEMENT, node =>
+    other(node) ? NodeFilter.FILTER_REJECT : node.nodeType === 1 ? NodeFilter.FILTER_SKIP : NodeFilter.FILTER_ACCEPT)
   for (let text = texts.nextNode(); text; text = texts.nextNode()) {
-    if (!text.data.includes(" ") || text.parentElement.closest("pre, code, table, script, style")) continue
     const glued = text.previousSibling?.nodeType === 1 && text.previousSibling.matches(".pasted-text")
     let data = text.data.replace(/(?<=\d) (?=[%±])|(?<=±) (?=\d)/g, "\u00a0")
-    if (glued && (/^ %/.test(data) || (data === " " && text.nextSibling?.matches?.("span.math, .together")))) data = `\u00a0${data.slice(1)}`
+    const unit = /^ %/.test(data) || (data === " " && text.nextSibling?.matches?.("span.math, .together"))
+    if (glued && unit) data = `\u00a0${data.slice(1)}`
     if (data !== text.data) text.data = data
   }
 }
