@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Iterable
 from numbers import Real
 from typing import Any
@@ -29,11 +30,22 @@ def integer(name: str, value: Any, *, minimum: int) -> int:
     return number
 
 
-def whole(name: str, value: Any, *, minimum: int) -> int:
-    """As `integer`, for formulas: a float that is a whole number, such as 1e6, will do."""
+def whole(name: str, value: Any, *, minimum: int, maximum: float = sys.float_info.max) -> int:
+    """As `integer`, for formulas: a float that is a whole number, such as 1e6, will do, and no number beyond floats."""
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
         value = int(value)
-    return integer(name, value, minimum=minimum)
+    number = integer(name, value, minimum=minimum)
+    if number > maximum:
+        shown = f"one of {len(str(number))} digits" if number > sys.float_info.max else str(number)
+        raise ValueError(f"{name} must be at most {maximum:g}, got {shown}")
+    return number
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return ``value`` if it is True or False, or raise ValueError: a mask or a word is neither."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(f"{name} must be True or False, got {_shown(value)}")
+    return bool(value)
 
 
 def real(
@@ -70,6 +82,7 @@ def matrices(name: str, value: Any) -> Tensor:
         found = type(value).__name__
         convert = f"; {remedy[found]}({name}) makes one" if found in remedy else ""
         raise ValueError(f"{name} must be a torch.Tensor, got {found}{convert}")
+    dense(name, value)
     if value.ndim < 2:
         raise ValueError(f"{name} must have shape (..., rows, columns), got {tuple(value.shape)}")
     if value.numel() == 0:
@@ -78,6 +91,24 @@ def matrices(name: str, value: Any) -> Tensor:
         raise ValueError(f"{name} must be floating point, got {value.dtype}")
     if value.dtype in PACKED:
         raise ValueError(f"{name} must be of a dtype with arithmetic or float8, got {value.dtype}; unpack it first")
+    return value
+
+
+def dense(name: str, value: Tensor) -> Tensor:
+    """Return ``value`` if its entries are numbers in memory, or raise ValueError: a sparse, nested or meta tensor."""
+    if value.is_nested:
+        raise ValueError(f"{name} must be dense, got a nested tensor; pad it, or pass one at a time")
+    if value.layout != torch.strided:
+        raise ValueError(f"{name} must be dense, got {value.layout}; {name}.to_dense() makes one")
+    if value.device.type == "meta":
+        raise ValueError(f"{name} must hold numbers, got a tensor on the meta device")
+    return value
+
+
+def with_arithmetic(name: str, value: Tensor) -> Tensor:
+    """Return ``value`` if products can be taken in its dtype, or raise ValueError: 8 bits only store numbers."""
+    if value.dtype.itemsize < 2:
+        raise ValueError(f"{name} must be of a dtype with arithmetic, got {value.dtype}: {name}.to(torch.bfloat16)")
     return value
 
 

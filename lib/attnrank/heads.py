@@ -77,6 +77,7 @@ def head_ranks(
     Source: chapter attention_rank for the rank, barrier, head_dimension and masks for the bounds.
     """
     _check.matrices("q", q), _check.matrices("k", k)
+    causal = _check.flag("causal", causal)
     _refuse_attention(q, k)
     ranks = hardmax_rank(q.detach(), k.detach(), causal=causal)
     _warn_of_layout(q)

@@ -60,7 +60,7 @@ def queries_keys(
 
     Raises
     ------
-    ValueError : empty or non-finite input, or shapes that do not fit.
+    ValueError : empty or non-finite input, shapes that do not fit, or a format of 8 bits, which has no products.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def queries_keys(
     torch.Size([4, 100, 16])
     """
     for name, value in (("x", x), ("w_q", w_q), ("w_k", w_k)):
-        _check.finite(name, _check.matrices(name, value))
+        _check.finite(name, _check.with_arithmetic(name, _check.matrices(name, value)))
     if w_q.shape != w_k.shape or w_q.ndim > 3:
         raise ValueError(
             "w_q and w_k must have one shape, (d, d_h) or (heads, d, d_h); "
@@ -113,7 +113,8 @@ def attention(
 
     Raises
     ------
-    ValueError : empty or non-finite input, shapes that do not fit, temperature <= 0, scores that overflow.
+    ValueError : empty or non-finite input, shapes that do not fit, a format of 8 bits, temperature <= 0, a mask in
+        the place of ``causal``, scores that overflow.
 
     Examples
     --------
@@ -124,9 +125,9 @@ def attention(
     >>> attnrank.attention(q, k, hard=True).tolist()
     [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
     """
-    temperature = _check.real("temperature", temperature, above=0.0)
+    temperature, causal = _check.real("temperature", temperature, above=0.0), _check.flag("causal", causal)
     for name, value in (("q", q), ("k", k)):
-        _check.finite(name, _check.matrices(name, value))
+        _check.finite(name, _check.with_arithmetic(name, _check.matrices(name, value)))
     if q.shape[-1] != k.shape[-1]:
         raise ValueError(f"q has head dimension {q.shape[-1]} but k has {k.shape[-1]}")
     _check.same_dtype_and_device(q=q, k=k)

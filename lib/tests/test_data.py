@@ -1,13 +1,10 @@
-"""Data sets: small parquet folders with the real schema, the embedded sets, damaged files, and the hub replaced."""
+"""Data sets: small parquet folders with the real schema, the hub replaced, and the real data where there is a copy."""
+# ruff: noqa: F811
 
 from __future__ import annotations
 
-import io
 import os
-import pickle
 import re
-import shutil
-import socket
 import subprocess
 import sys
 import warnings
@@ -22,113 +19,25 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
-from attnrank import data, docstrings, parquet
+from attnrank import data, docstrings
+from data_files import (  # noqa: F401 (fixtures)
+    HUB,
+    LABELS,
+    PICTURES,
+    folder,
+    generator,
+    offline,
+    one_file,
+    rewrite,
+    set_counts,
+    table_of,
+    written,
+)
 
 REAL = os.environ.get("ATTNRANK_DATA")
 REAL = Path(REAL).resolve() if REAL else None
 needs_real = pytest.mark.skipif(REAL is None, reason="ATTNRANK_DATA is not set: no copy of the real data sets")
-HUB = {"cifar10", "cifar100", "svhn", "imdb"}
-PICTURES = {"cifar10", "cifar100", "svhn"}
-
-
-@pytest.fixture(autouse=True)
-def offline(monkeypatch):
-    """No test reaches the network or a folder of this machine; nothing is unpickled."""
-
-    def refuse(*arguments, **options):
-        raise AssertionError("a test used the network or a pickle")
-
-    monkeypatch.delenv("ATTNRANK_DATA", raising=False)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    for name in ("load", "loads", "Unpickler"):
-        monkeypatch.setattr(pickle, name, refuse)
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
-def encoded(pixels, format="WEBP"):
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, format=format, lossless=True)
-    return file.getvalue()
-
-
-def pixels_of(name, rows, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, (rows, 32, 32, 3), dtype=np.uint8)
-
-
-def table_of(name, split, labels, format="WEBP"):
-    """Rows with the features of the hub's files, and the pixels or texts that they hold."""
-    column, label = data.SOURCES[name].columns
-    features = {label: datasets.ClassLabel(num_classes=data.SOURCES[name].classes)}
-    if name == "cifar100":
-        features["coarse_label"] = datasets.ClassLabel(num_classes=20)
-    if name in PICTURES:
-        values = pixels_of(name, len(labels), seed=len(split))
-        rows = [{"bytes": encoded(one, format), "path": None} for one in values]
-        features = {column: datasets.Image(), **features}
-    else:
-        rows = values = [f"{split} review {row}, caf\u00e9" for row in range(len(labels))]
-        features = {column: datasets.Value("string"), **features}
-    columns = {column: rows, label: list(labels)}
-    if name == "cifar100":
-        columns["coarse_label"] = [0] * len(labels)
-    return datasets.Dataset.from_dict(columns, features=datasets.Features(features)), values
-
-
-def set_counts(monkeypatch, name, labels, split="train"):
-    counts = tuple(np.bincount(labels, minlength=data.SOURCES[name].classes).tolist())
-    both = {"train": counts, "test": counts} | {split: counts}
-    monkeypatch.setitem(data.SOURCES, name, replace(data.SOURCES[name], counts=both))
-
-
-LABELS = {
-    "cifar10": [3, 1, 4, 1, 5, 9, 2, 6, 0, 7, 8],
-    "cifar100": [*range(100)],
-    "svhn": [0, 9, 2, 3, 4, 5, 6, 7, 8, 1],
-    "imdb": [0, 0, 0, 1, 1, 1],
-}
-
-
-@pytest.fixture(scope="session")
-def written(tmp_path_factory):
-    """A complete copy of all four sets, as small as the classes allow: the folder, and what it holds by name."""
-    root, held = tmp_path_factory.mktemp("written"), {}
-    for name, labels in LABELS.items():
-        (root / name).mkdir()
-        for split in ("train", "test"):
-            table, held[name, split] = table_of(name, split, labels)
-            table.to_parquet(root / name / f"{split}-00000-of-00001.parquet")
-    return root, held
-
-
-@pytest.fixture
-def folder(written, tmp_path, monkeypatch):
-    """A copy of it that a test may damage, with the official counts lowered to its own."""
-    for name, labels in LABELS.items():
-        set_counts(monkeypatch, name, labels)
-    shutil.copytree(written[0], tmp_path, dirs_exist_ok=True)
-    return tmp_path, written[1]
-
-
-def one_file(folder, name="cifar10", split="train"):
-    return folder / name / f"{split}-00000-of-00001.parquet"
-
-
-def rewrite(path, **columns):
-    """Replace columns of a parquet file (None drops one)."""
-    table = pq.read_table(path).replace_schema_metadata(None)
-    for column, values in columns.items():
-        table = table.drop_columns([column])
-        if values is not None:
-            table = table.append_column(column, values)
-    pq.write_table(table, path)
-
-
 # The facts
 
 
@@ -302,119 +211,6 @@ def test_more_rows_than_the_official_set_is_an_error(folder):
         data.load("imdb", folder=path)
 
 
-# Damaged files: every message names the file
-
-
-def changed(values):
-    return lambda path: rewrite(path, **values)
-
-
-def cut(keep):
-    return lambda path: path.write_bytes(path.read_bytes()[: int(keep * path.stat().st_size)])
-
-
-def zeroed(path):
-    content = bytearray(path.read_bytes())
-    content[40 : len(content) // 2] = bytes(len(content) // 2 - 40)
-    path.write_bytes(content)
-
-
-IMAGES = pa.array([{"bytes": encoded(one), "path": None} for one in pixels_of("cifar10", 11)])
-DAMAGE = {
-    "empty file": (cut(0), "cannot be read as parquet"),
-    "truncated": (cut(0.6), "cannot be read as parquet"),
-    "footer lost": (cut(0.99), "cannot be read as parquet"),
-    "zeroed in the middle": (zeroed, ""),
-    "not parquet": (lambda path: path.write_text("hello", encoding="utf-8"), "cannot be read as parquet"),
-    "no images": (changed({"img": None}), "has no column img"),
-    "no labels": (changed({"label": None}), "has no column label"),
-    "no rows": (lambda path: pq.write_table(pq.read_table(path).slice(0, 0), path), "has no rows"),
-    "label too large": (changed({"label": pa.array([*range(10), 10])}), r"in 0\.\.9, got 10 in row 10"),
-    "label negative": (changed({"label": pa.array([0, -1] + [2] * 9)}), r"in 0\.\.9, got -1 in row 1"),
-    "label huge": (changed({"label": pa.array([2**64 - 1] * 11, pa.uint64())}), "not in range"),
-    "label null": (changed({"label": pa.array([None, *range(10)])}), "1 of 11 rows are null"),
-    "label text": (changed({"label": pa.array(["cat"] * 11)}), "should be int64 is string"),
-    "label real": (changed({"label": pa.array([0.5] * 11)}), "should be int64 is double"),
-    "images not bytes": (changed({"img": pa.array([1] * 11)}), "must hold images as bytes, got int64"),
-    "image only named": (
-        changed({"img": pa.array([{"bytes": None, "path": "/etc/passwd"}] * 11, parquet.image_type())}),
-        "11 of 11 rows are null",
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", DAMAGE)
-@pytest.mark.filterwarnings("ignore:.*is partial")
-def test_damaged_file(folder, kind):
-    path, _ = folder
-    file = one_file(path)
-    damage, message = DAMAGE[kind]
-    damage(file)
-    with pytest.raises(ValueError, match=re.escape(str(file)) + ".*" + message):
-        data.images("cifar10", folder=path)
-
-
-@pytest.mark.filterwarnings("ignore:.*is partial")
-def test_random_damage_is_refused_by_name_or_harmless(folder):
-    path, _ = folder
-    file = one_file(path)
-    whole, random, refused = file.read_bytes(), np.random.default_rng(0), 0
-    for _ in range(60):
-        content = bytearray(whole)
-        for position in random.integers(0, len(whole), 4):
-            content[position] ^= 1 << int(random.integers(8))
-        file.write_bytes(content)
-        try:
-            data.images("cifar10", folder=path)
-        except ValueError as error:
-            assert str(path / "cifar10") in str(error)
-            refused += 1
-    assert refused
-
-
-def test_the_undamaged_rewrite_is_accepted(folder):
-    path, _ = folder
-    rewrite(one_file(path), img=IMAGES, label=pa.array(LABELS["cifar10"], pa.int16()))
-    values, labels = data.images("cifar10", folder=path)
-    assert labels.tolist() == LABELS["cifar10"]
-    assert np.array_equal(values.numpy() * 255, pixels_of("cifar10", 11).transpose(0, 3, 1, 2))
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "cannot identify"),
-        (b"not an image", "cannot identify"),
-        (encoded(pixels_of("cifar10", 1)[0])[:60], "does not decode"),
-        (encoded(pixels_of("cifar10", 1)[0], "PNG")[:500], "does not decode"),
-        (encoded(pixels_of("cifar10", 1)[0][:16]), "it has 32 x 16 pixels, not 32 x 32"),
-        (encoded(pixels_of("cifar10", 1)[0], "TIFF"), "cannot identify"),
-    ],
-)
-def test_bytes_that_are_no_image(folder, content, message):
-    path, _ = folder
-    column = [*IMAGES.to_pylist()[:10], {"bytes": content, "path": None}]
-    rewrite(one_file(path), img=pa.array(column))
-    with pytest.raises(ValueError, match=re.escape(str(one_file(path))) + ".*row 10.*" + message):
-        data.images("cifar10", folder=path)
-
-
-def test_damaged_text(folder):
-    path, _ = folder
-    rewrite(one_file(path, "imdb"), text=pa.array(["good", None, "bad", "", "x", "y"]))
-    with pytest.raises(ValueError, match="imdb.*1 of 6 rows are null"):
-        data.texts("imdb", folder=path)
-
-
-def test_long_strings_and_binaries_are_accepted(folder):
-    path, _ = folder
-    rewrite(one_file(path, "imdb"), text=pa.array([*"abcdef"], pa.large_string()))
-    assert data.texts("imdb", folder=path)[0] == [*"abcdef"]
-    large = pa.struct({"path": pa.string(), "bytes": pa.large_binary()})
-    rewrite(one_file(path), img=pa.array(IMAGES.to_pylist(), large))
-    assert data.load("cifar10", folder=path)[0]["image"].size == (32, 32)
-
-
 # Bad arguments
 
 
@@ -509,133 +305,6 @@ def test_offline_for_real(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "cannot load cifar10" in done.stdout and "hf download uoft-cs/cifar10" in done.stdout
-
-
-# Digits
-
-
-def test_digits_are_those_of_scikit_learn():
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    parts = {split: data.images("digits", split) for split in ("train", "test")}
-    known = {image.tobytes(): [] for image in digits.images}
-    for image, label in zip(digits.images, digits.target, strict=True):
-        known[image.tobytes()].append(label)
-    for values, labels in parts.values():
-        assert values.shape[1:] == (1, 8, 8)
-        for image, label in zip((values * 16).numpy(), labels.tolist(), strict=True):
-            known[image.tobytes()].remove(label)
-    assert not any(known.values()), "each image is in one split, once"
-    source = data.SOURCES["digits"]
-    for split, (_, labels) in parts.items():
-        assert tuple(np.bincount(labels).tolist()) == source.counts[split]
-    for label in range(10):
-        assert source.counts["test"][label] == sum(digits.target == label) // 5
-    values = parts["train"][0].numpy()
-    assert abs(values.mean() - source.mean[0]) < 5e-6 and abs(values.std() - source.std[0]) < 5e-6
-    loaded = data.load("digits", "test")
-    assert np.array_equal(np.asarray(loaded[0]["image"]), parts["test"][0][0, 0].numpy() * 16)
-
-
-# Docstrings
-
-
-def test_docstrings_are_balanced_disjoint_and_nameless():
-    names = "matplotlib|networkx|numpy|pandas|scipy|scikit-learn|sklearn|sympy|torch"
-    names = re.compile(names + r"|\b(np|pd|plt|nx|sp)\b", re.IGNORECASE)
-    parts = {split: data.texts("docstrings", split) for split in ("train", "test")}
-    for split, (rows, labels) in parts.items():
-        assert tuple(np.bincount(labels).tolist()) == data.SOURCES["docstrings"].counts[split]
-        assert labels[:16].tolist() == [*range(8), *range(8)]
-        assert min(map(len, rows)) >= docstrings.SHORTEST
-        assert not [row for row in rows if names.search(row) or "\n" in row]
-    assert len(set(parts["train"][0] + parts["test"][0])) == 1920 + 480
-    assert data.load("docstrings", "test")[0]["text"] == parts["test"][0][0]
-
-
-def test_docstrings_can_be_told_apart_but_not_trivially():
-    """Counts of words reach well above the 1 in 8 of guessing; labels that are shifted by one do not."""
-    from sklearn.feature_extraction.text import CountVectorizer
-    from sklearn.naive_bayes import MultinomialNB
-
-    (train, train_labels), (test, test_labels) = (data.texts("docstrings", split) for split in ("train", "test"))
-    counts = CountVectorizer(min_df=2)
-    model = MultinomialNB().fit(counts.fit_transform(train), train_labels)
-    found = model.predict(counts.transform(test))
-    assert 0.5 < np.mean(found == test_labels.numpy()) < 0.98
-    assert np.mean(found == (test_labels.numpy() + 1) % 8) < 0.2
-
-
-def test_no_test_text_is_a_near_copy_of_a_train_text():
-    """Independent measure: cosine of term frequencies; a planted copy with a word changed is found by it."""
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
-    (train, _), (test, _) = (data.texts("docstrings", split) for split in ("train", "test"))
-    planted = train[5].replace("the", "this", 1)
-    terms = TfidfVectorizer(dtype=np.float32)
-    nearest = (terms.fit_transform(train) @ terms.transform([*test, planted]).T).max(axis=0).toarray().ravel()
-    assert nearest[:-1].max() < 0.95 < nearest[-1]
-
-
-@pytest.fixture
-def package(tmp_path, monkeypatch):
-    """An installed package that cannot be imported, with files of every kind."""
-    root = tmp_path / "unimportable"
-    (root / "tests").mkdir(parents=True)
-    (root / "__init__.py").write_text("raise RuntimeError('imported')", encoding="utf-8")
-    random = np.random.default_rng(0)
-
-    def text(mark):
-        return " ".join([mark, "numpy Torch np", *map(str, random.integers(0, 10**6, 60))])
-
-    def function(name, doc):
-        return f'def {name}():\n    """{doc}"""\n'
-
-    files = {
-        f"part{part}.py": "".join(function(f"f{n}", text(f"p{part}f{n}")) for n in range(4)) for part in range(9)
-    }
-    shared = text("copied")
-    files["copy_one.py"] = function("one", shared)
-    files["copy_two.py"] = function("two", shared + " and a word more")
-    files["hidden.py"] = function("_private", text("private")) + function("short", "short")
-    files["tests/test_it.py"] = function("seen", text("intests"))
-    files["broken.py"] = function("fine", text("broken")) + "def ("
-    files["methods.py"] = (
-        f'class Public:\n    """{text("klass")}"""\n    def go(self):\n        """{text("method")}"""\n'
-    )
-    for name, content in files.items():
-        (root / name).write_text(content, encoding="utf-8")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(docstrings, "ROWS_PER_CLASS", {"train": 31, "test": 8})
-    return "unimportable"
-
-
-def test_docstrings_are_parsed_not_imported(package):
-    splits = docstrings._of_package(package, set())
-    assert "unimportable" not in sys.modules
-    marks = {split: {text.split()[0] for text in texts} for split, texts in splits.items()}
-    everything = marks["train"] | marks["test"]
-    assert len(everything) == 39 == 9 * 4 + 3
-    assert {"klass", "method", "copied"} < everything and not {"private", "intests", "broken"} & everything
-    files = [{re.sub(r"f\d+", "", mark) for mark in marks[split] if mark.startswith("p")} for split in marks]
-    assert not files[0] & files[1], "a file gives to one split only"
-    assert not [text for texts in splits.values() for text in texts if re.search("numpy|torch|np", text, re.I)]
-
-
-def test_docstrings_do_not_depend_on_the_order_of_the_disk(package, monkeypatch):
-    once = docstrings._of_package(package, set())
-    walk = Path.rglob
-    monkeypatch.setattr(Path, "rglob", lambda self, pattern: reversed(list(walk(self, pattern))))
-    assert docstrings._of_package(package, set()) == once
-
-
-def test_docstrings_say_what_is_missing(package, monkeypatch):
-    monkeypatch.setattr(docstrings, "ROWS_PER_CLASS", {"train": 32, "test": 8})
-    with pytest.raises(RuntimeError, match="unimportable as installed has 31 docstrings for train; 32 needed"):
-        docstrings._of_package(package, set())
-    with pytest.raises(ImportError, match="needs the package not_installed_at_all"):
-        docstrings._of_package("not_installed_at_all", set())
 
 
 # The real data, where there is a copy

@@ -17,13 +17,7 @@ from attnrank.models import VisionTransformer
 
 TINY = tables._TINY[0] | {"heads": 2, "qk_dim": 3, "value_dim": 2, "depth": 2}
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # The grid

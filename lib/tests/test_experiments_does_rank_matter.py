@@ -14,13 +14,7 @@ from attnrank.experiments import EXPERIMENTS
 from attnrank.experiments import does_rank_matter as module
 from attnrank.experiments.does_rank_matter import Task, ceiling_of
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def seeded(seed=0):

@@ -29,13 +29,7 @@ from attnrank.models import TransformerConfig
 
 TINY = tables._TINY[0]
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # Equations

@@ -16,12 +16,8 @@ SETTING = tables._TINY_STUDENTS[0]
 
 
 @pytest.fixture(autouse=True)
-def one_thread(monkeypatch):
+def no_runs_kept(one_thread, monkeypatch):
     monkeypatch.delenv("ATTNRANK_RUNS", raising=False)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

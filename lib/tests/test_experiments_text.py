@@ -22,13 +22,7 @@ from attnrank.models import TextTransformer, TransformerConfig
 TINY = tables._TINY[0] | {"depth": 2, "qk_dim": 3}
 RANKS = EXPERIMENTS["text_ranks"].quick[0] | {"texts": 5, "length": 24}
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def pieces(text):

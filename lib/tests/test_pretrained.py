@@ -109,7 +109,6 @@ def test_random_weights_repeat(build):
 
 def test_wrong_and_missing_files_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("ATTNRANK_MODELS", str(tmp_path))
-    pretrained.files.cache_clear()
     assert not pretrained.at_hand("route_tsp20")
     with pytest.raises(ValueError, match=r"model\.safetensors is missing"):
         pretrained.load("route_tsp20")
@@ -124,7 +123,6 @@ def test_wrong_and_missing_files_are_refused(tmp_path, monkeypatch):
         pretrained.load("kwt1")
     with pytest.raises(ValueError, match="name must be one of"):
         pretrained.load("gpt2")
-    pretrained.files.cache_clear()
 
 
 def test_inputs_of_another_shape_are_refused():

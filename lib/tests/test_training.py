@@ -29,13 +29,7 @@ from attnrank.training import Images, NonFiniteLoss, Recipe, train
 CONFIG = TransformerConfig(width=8, heads=2, head_dim=3, depth=2, mlp_width=12, value_dim=5, init="lecun")
 RECIPE = Recipe(epochs=3, batch=16, rate=3e-3)
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def images(count=50, **options):

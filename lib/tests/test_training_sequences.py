@@ -16,13 +16,7 @@ from attnrank.training import Recipe, Sequences, train
 
 CONFIG = TransformerConfig(width=8, heads=2, head_dim=3, depth=1, mlp_width=8, init="lecun")
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def texts(count, length=12, seed=0):

@@ -32,11 +32,11 @@ class Heads:
 
     def predict(self, x: Tensor, gates: Tensor | None = None) -> Tensor:
         """Predictions (N,) or (N, c) for tokens x (N, n, d), with gates (N, G) where the heads have gates."""
-        scores = torch.einsum("ikd,hk,hd->ih", x, self.attention, self.value)
+        scores = torch.einsum("ikd,hk,hd->ih", x.to(self.value.dtype), self.attention, self.value)
         if self.gate is not None:
             if gates is None:
                 raise ValueError("gates must be given: these heads are under gates")
-            scores = scores * gates[:, self.gate]
+            scores = scores * gates.to(scores.dtype)[:, self.gate]
         return torch.einsum("ih,h...->i...", scores, self.output)
 
     def penalty(self, penalty: str = "group") -> float:
@@ -99,7 +99,7 @@ def from_heads(heads: Heads) -> Tensor:
 
     Raises
     ------
-    ValueError : attention that is negative or does not sum to 1 (to 1e-9).
+    ValueError : no `Heads`; attention that is negative or does not sum to 1 (to 1e-9).
 
     Examples
     --------
@@ -112,6 +112,8 @@ def from_heads(heads: Heads) -> Tensor:
     >>> torch.allclose(convex.from_heads(convex.to_heads(z)), z)
     True
     """
+    if not isinstance(heads, Heads):
+        raise ValueError(f"heads must be convex.Heads, got {type(heads).__name__}")
     sums = heads.attention.sum(1)
     if (heads.attention < 0).any() or not torch.allclose(sums, torch.ones_like(sums), rtol=0, atol=1e-9):
         raise ValueError("heads must have attention that is nonnegative and sums to 1")
@@ -176,10 +178,10 @@ def certify_heads(
     """
     checked = problem(x, y, loss, penalty, gates)
     beta = positive("beta", beta)
-    z = from_heads(heads)
+    z = from_heads(heads).detach()
     if tuple(z.shape) != checked.shape:
         raise ValueError(f"heads must give z of shape {checked.shape}, got {tuple(z.shape)}")
-    u = predict(x.double(), z, gates=None if gates is None else gates.double()).view_as(checked.y)
+    u = predict(x.detach(), z, gates=gates).view_as(checked.y)
     v = checked.loss.residual(u, checked.y)
     c = checked.correlate(v)
     size = heads.penalty(penalty)

@@ -97,17 +97,20 @@ def check_probabilities(y: Tensor, *, last: bool) -> None:
 
 
 def checked_array(name: str, value: object, dims: int | tuple[int, ...], shape: str) -> Tensor:
+    """Return an array of such dimensions in float64, without gradients, or raise ValueError."""
     if isinstance(value, np.ndarray):
         raise ValueError(f"{name} must be a torch.Tensor, got a numpy array: use torch.from_numpy({name})")
     if not isinstance(value, Tensor):
         raise ValueError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+    _check.dense(name, value)
     if value.ndim not in (dims if isinstance(dims, tuple) else (dims,)) or value.numel() == 0:
         raise ValueError(f"{name} must have shape {shape} and not be empty, got {tuple(value.shape)}")
     if not value.is_floating_point():
         raise ValueError(f"{name} must be floating point, got {value.dtype}: use {name}.double(), one_hot for labels")
+    value = value.detach().double()
     if not math.isfinite(value.sum().item()):  # a sum is faster than a look at every entry
         _check.finite(name, value)
-    return value.double()
+    return value
 
 
 def matching(name: str, value: Tensor, x: Tensor) -> None:

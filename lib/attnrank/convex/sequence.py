@@ -41,7 +41,7 @@ class SequenceSolution(Certified):
     t_minus: Tensor
 
     def predict(self, x: Float64[Tensor, "samples n d"]) -> Float64[Tensor, "samples n outputs"]:
-        return torch.einsum("qlrs,isq->irl", self.plus - self.minus, x)
+        return torch.einsum("qlrs,isq->irl", self.plus - self.minus, x.to(self.plus.dtype))
 
 
 @dataclass

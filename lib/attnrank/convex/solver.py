@@ -63,7 +63,7 @@ def solve(
     """Minimise sum_i loss(sum_k <z_k, x_ik>, y_i) + beta sum_k |z_k| over z, to a certified relative duality gap.
 
     Ergen, Neyshabur and Mehta (2022), program (9) and those for several outputs, (12), and gates, (14). All
-    computations are in float64 on the device of x.
+    computations are in float64 on the device of x, without gradients.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def solve(
     max_iterations = _check.integer("max_iterations", max_iterations, minimum=1)
     if start is not None and (not isinstance(start, Tensor) or tuple(start.shape) != checked.shape):
         raise ValueError(f"start must be a tensor of z's shape {checked.shape}, got {getattr(start, 'shape', start)}")
-    blocks = _zeros(checked) if start is None else checked.blocks(_check.finite("start", start).to(checked.a))
+    blocks = _zeros(checked) if start is None else checked.blocks(_check.finite("start", start).detach().to(checked.a))
     return _solve(checked, positive("beta", beta), blocks, tol, max_iterations)
 
 
@@ -137,6 +137,8 @@ def path(
     checked = problem(x, y, loss, penalty, gates)
     tol = _tolerance(tol, penalty)
     max_iterations = _check.integer("max_iterations", max_iterations, minimum=1)
+    if not isinstance(betas, Iterable):
+        raise ValueError(f"betas must be several numbers, got {betas!r}")
     solutions, blocks = [], _zeros(checked)
     for beta in betas:
         solutions.append(_solve(checked, positive("betas", beta), blocks, tol, max_iterations))
@@ -165,7 +167,11 @@ def beta_max(
 
 
 def predict(x: Tensor, z: Tensor, *, gates: Tensor | None = None) -> Tensor:
-    """Predictions (N,) or (N, c) of z on tokens x (N, n, d).
+    """Predictions (N,) or (N, c) of z on tokens x (N, n, d), with gates (N, G) where z has an axis of gates; as z.
+
+    Raises
+    ------
+    ValueError : not tensors, or shapes that do not fit.
 
     Examples
     --------
@@ -177,9 +183,19 @@ def predict(x: Tensor, z: Tensor, *, gates: Tensor | None = None) -> Tensor:
     >>> convex.predict(x, torch.zeros(6, 4, dtype=torch.float64)).shape
     torch.Size([20])
     """
+    for name, value in (("x", x), ("z", z)) if gates is None else (("x", x), ("z", z), ("gates", gates)):
+        _check.matrices(name, value)
+    if x.ndim != 3:
+        raise ValueError(f"x must have shape (samples, tokens, dimension), got {tuple(x.shape)}")
+    if gates is not None and (gates.ndim != 2 or len(gates) != len(x)):
+        raise ValueError(f"gates must have shape (samples, gates), with the {len(x)} of x, got {tuple(gates.shape)}")
+    shape = (*(() if gates is None else gates.shape[1:]), *x.shape[1:])
+    if z.shape[: len(shape)] != shape or z.ndim > len(shape) + 1:
+        outputs = f"({', '.join(map(str, shape))}, outputs)"
+        raise ValueError(f"z must have shape {shape} or {outputs} for this x, got {tuple(z.shape)}")
     if gates is None:
-        return torch.einsum("ikd,kd...->i...", x, z)
-    return torch.einsum("ig,ikd,gkd...->i...", gates, x, z)
+        return torch.einsum("ikd,kd...->i...", x.to(z.dtype), z)
+    return torch.einsum("ig,ikd,gkd...->i...", gates.to(z.dtype), x.to(z.dtype), z)
 
 
 def _solve(checked: Problem, beta: float, start: Blocks, tol: float, max_iterations: int) -> Solution:

@@ -52,7 +52,6 @@ def at_hand(name: str) -> bool:
     return name in FILES and folder is not None and all((folder / name / file).is_file() for file in FILES[name])
 
 
-@cache
 def files(name: str) -> Path:
     """The folder of a model, its files checked.
 
@@ -66,8 +65,14 @@ def files(name: str) -> Path:
         raise ValueError(
             "no folder of trained models: name it by ATTNRANK_MODELS, or put models into that of ATTNRANK_DATA"
         )
+    return _checked(root / name, name)
+
+
+@cache
+def _checked(folder: Path, name: str) -> Path:
+    """The folder, once its files have been found to be those of the model."""
     for file, expected in FILES[name].items():
-        path = root / name / file
+        path = folder / file
         if not path.is_file():
             raise ValueError(f"{path} is missing")
         found = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -75,7 +80,7 @@ def files(name: str) -> Path:
             raise ValueError(
                 f"{path} is another file than the one measured here: its SHA-256 is {found}, not {expected}"
             )
-    return root / name
+    return folder
 
 
 def load(name: str, *, seed: int | None = None) -> nn.Module:

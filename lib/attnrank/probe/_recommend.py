@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from attnrank import _check
 from attnrank.probe import _hub
+from attnrank.probe._arguments import batches_of
 from attnrank.probe._probe import probe
 
 #: Resamples of the seeds from which the interval is read.
@@ -77,10 +78,13 @@ def recommend_head_dim(
 
     Source: the first paper's practical rule, "check rank saturation before training".
     """
+    if not isinstance(head_dims, Iterable):
+        raise ValueError(f"head_dims must be several integers, got {head_dims!r}")
     candidates = sorted({_check.integer("head_dims", d, minimum=1) for d in head_dims})
     if len(candidates) < 2:
         raise ValueError(f"head_dims must have at least two candidates, got {candidates}")
     gap, seeds = _check.real("gap", gap, above=0.0), _check.integer("seeds", seeds, minimum=2)
+    batches_of(batch)  # refuses what is none
     batch = batch if isinstance(batch, (Tensor, Mapping, tuple)) else list(batch)
     if n is not None:
         batch = _cut(batch, _check.integer("n", n, minimum=1))

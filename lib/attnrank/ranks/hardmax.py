@@ -49,8 +49,9 @@ def hardmax_rank(
 
     Raises
     ------
-    ValueError : empty, NaN or infinite ``q`` or ``k``, shapes that do not fit, ``tile`` < 1, scores that overflow:
-        those whose positive terms add up to more than the largest number of float64, for float64 input, or float32.
+    ValueError : empty, NaN or infinite ``q`` or ``k``, shapes that do not fit, a mask in the place of ``causal``,
+        ``tile`` < 1, scores that overflow: those whose positive terms add up to more than the largest number of
+        float64, for float64 input, or float32.
 
     Examples
     --------
@@ -88,7 +89,7 @@ def _check_arguments(q: Tensor, k: Tensor, causal: bool) -> None:
             f"got q of shape {tuple(q.shape)} and k of shape {tuple(k.shape)}{_remedy(q.shape, k.shape)}"
         )
     _check.same_dtype_and_device(q=q, k=k)
-    if causal and q.shape[-2] != k.shape[-2]:
+    if _check.flag("causal", causal) and q.shape[-2] != k.shape[-2]:
         raise ValueError(f"causal needs as many keys as queries, got {q.shape[-2]} queries and {k.shape[-2]} keys")
 
 

@@ -9,7 +9,7 @@ from scipy import interpolate, stats
 
 from attnrank import _check
 from attnrank._quadrature import gauss_legendre
-from attnrank.theory.head_dimension import log_density, log_win_probability
+from attnrank.theory.head_dimension import LARGEST, log_density, log_win_probability
 from attnrank.theory.lower_bound import log_moment_ratio
 
 
@@ -96,7 +96,7 @@ def causal_head_dim_bound(n: int, d_h: int) -> float:
 
     Raises
     ------
-    ValueError : n or d_h not an integer >= 1.
+    ValueError : n not an integer in [1, 1e10], d_h not one in [1, 1e6].
 
     Examples
     --------
@@ -106,7 +106,7 @@ def causal_head_dim_bound(n: int, d_h: int) -> float:
 
     Source: chapter masks, causal masks.
     """
-    n, d_h = _check.whole("n", n, minimum=1), _check.whole("d_h", d_h, minimum=1)
+    n, d_h = _check.whole("n", n, minimum=1, maximum=1e10), _check.whole("d_h", d_h, minimum=1, maximum=LARGEST)
     if n <= 2:
         return 1.0 if n == 1 else 1.5
     if d_h == 1:

@@ -39,7 +39,7 @@ def polytope_vertices(n: int, d: int) -> float:
 
     Source: Affentranger and Schneider (1992); Kabluchko and Zaporozhets (2020), for the angles.
     """
-    n, d = _check.whole("n", n, minimum=1), _check.whole("d", d, minimum=1)
+    n, d = _check.whole("n", n, minimum=1, maximum=1e18), _check.whole("d", d, minimum=1)
     if d >= n - 1:
         return float(n)
     total = 0.0

@@ -10,7 +10,10 @@ from scipy import special, stats
 
 from attnrank import _check
 from attnrank._quadrature import gauss_legendre, panel_edges, relevant_range
-from attnrank.theory.barrier import hit_probability
+from attnrank.theory.barrier import hit_probability, occupancy_bound
+
+#: Head dimension up to which the quadrature is trusted: the terms of the density's logarithm, of size d_h, cancel.
+LARGEST = 1e6
 
 
 def head_dim_bound(n: int, d_h: float) -> float:
@@ -19,7 +22,8 @@ def head_dim_bound(n: int, d_h: float) -> float:
     An upper bound on the expected attention rank of n orthonormal tokens under Gaussian query and key weights, where
     pi(r) = E[Phi(r U)^{n-1}] is the chance that a key of norm r wins a query and U is a coordinate of a uniform point
     on the sphere of R^{d_h}. Both integrals are panelled Gauss-Legendre rules on the region that matters; the result
-    is accurate to 1e-6 relative for 2 <= n <= 1e12 and 1 <= d_h <= 1e5 (tested against mpmath).
+    is accurate to 1e-6 relative for 2 <= n <= 1e12 and 1 <= d_h <= 1e5 (tested against mpmath). Beyond d_h = 1e6 what
+    is missing to the barrier, of order 1 / d_h, is continued from there.
 
     Parameters
     ----------
@@ -46,6 +50,9 @@ def head_dim_bound(n: int, d_h: float) -> float:
     d_h = _check.real("d_h", d_h, minimum=1.0)
     if n == 1:
         return 1.0
+    if d_h > LARGEST:
+        barrier = occupancy_bound(n)
+        return barrier - max(barrier - head_dim_bound(n, LARGEST), 0.0) * (LARGEST / d_h)
 
     r, weights, log_win = win_probability_rule(n, d_h)
     return n * float(np.sum(weights * hit_probability(np.exp(log_win), n)))

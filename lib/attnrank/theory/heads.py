@@ -10,7 +10,7 @@ from scipy import special, stats
 from attnrank import _check
 from attnrank._quadrature import panels
 from attnrank.theory.barrier import occupancy_bound
-from attnrank.theory.head_dimension import head_dim_bound
+from attnrank.theory.head_dimension import LARGEST, head_dim_bound
 
 
 def multihead_limit(n: int, heads: int, d_h: float | None = None) -> float:
@@ -55,7 +55,7 @@ def two_head_deficit(n: int) -> float:
     """Expected number of cycles of n random edges between n and n vertices: a bound on n - E rank [A_1 A_2].
 
     Heads choose uniformly and independently (d_h -> infinity, orthonormal tokens). The cycles of 2k edges number
-    (n)_k^2 (n)_2k / (2k n^{4k}) on average, (n)_k the falling factorial. About (log n)/4.
+    (n)_k^2 (n)_2k / (2k n^{4k}) on average, (n)_k the falling factorial. About (log n)/4; n at most 1e10.
 
     Examples
     --------
@@ -65,7 +65,7 @@ def two_head_deficit(n: int) -> float:
 
     Source: chapter heads_and_weights, several heads.
     """
-    n = _check.whole("n", n, minimum=1)
+    n = _check.whole("n", n, minimum=1, maximum=1e10)
     k = np.arange(1, n // 2 + 1)
     log_falling = special.gammaln(n + 1) - special.gammaln(n - k + 1)
     log_edges = special.gammaln(n + 1) - special.gammaln(n - 2 * k + 1)
@@ -75,7 +75,7 @@ def two_head_deficit(n: int) -> float:
 def tied_bound(n: int, d_h: int) -> float:
     """Lower bound n E[Phi(R)^{n-1}], R ~ chi with d_h degrees of freedom, on the expected rank of hardmax(K K^T).
 
-    It is the expected number of tokens that choose themselves, for n i.i.d. N(0, I) keys.
+    It is the expected number of tokens that choose themselves, for n i.i.d. N(0, I) keys; d_h at most 1e6.
 
     Examples
     --------
@@ -85,6 +85,6 @@ def tied_bound(n: int, d_h: int) -> float:
 
     Source: chapter heads_and_weights, tied weights.
     """
-    n, d_h = _check.whole("n", n, minimum=1), _check.whole("d_h", d_h, minimum=1)
+    n, d_h = _check.whole("n", n, minimum=1), _check.whole("d_h", d_h, minimum=1, maximum=LARGEST)
     r, weight = panels(stats.chi.ppf(1e-14, d_h), stats.chi.isf(1e-14, d_h), 4000)
     return n * float(np.sum(weight * stats.chi.pdf(r, d_h) * np.exp((n - 1) * special.log_ndtr(r))))

@@ -11,7 +11,7 @@ from scipy import special
 from attnrank import _check
 from attnrank._quadrature import gauss_legendre, panel_edges
 from attnrank.theory.barrier import hit_probability
-from attnrank.theory.head_dimension import win_probability_rule
+from attnrank.theory.head_dimension import LARGEST, win_probability_rule
 
 #: Norms at which second moments are computed.
 NODES = 18
@@ -32,7 +32,7 @@ def head_dim_lower_bound(n: int, d_h: int) -> float:
     Parameters
     ----------
     n : number of tokens, >= 1.
-    d_h : head dimension, >= 1.
+    d_h : head dimension, >= 1; up to 1e6.
 
     Returns
     -------
@@ -40,7 +40,7 @@ def head_dim_lower_bound(n: int, d_h: int) -> float:
 
     Raises
     ------
-    ValueError : n or d_h not an integer >= 1.
+    ValueError : n or d_h not an integer >= 1, d_h > 1e6.
 
     Examples
     --------
@@ -50,7 +50,7 @@ def head_dim_lower_bound(n: int, d_h: int) -> float:
 
     Source: chapter head_dimension, the two-sided bound.
     """
-    n, d_h = _check.whole("n", n, minimum=1), _check.whole("d_h", d_h, minimum=1)
+    n, d_h = _check.whole("n", n, minimum=1), _check.whole("d_h", d_h, minimum=1, maximum=LARGEST)
     if n == 1:
         return 1.0
     if n == 2:  # both cells are half-spaces
@@ -70,7 +70,7 @@ def cell_second_moment(n: int, d_h: int) -> float:
     Parameters
     ----------
     n : number of keys, i.i.d. N(0, I), >= 1.
-    d_h : head dimension, >= 1.
+    d_h : head dimension, >= 1; up to 1e6.
 
     Returns
     -------
@@ -78,7 +78,7 @@ def cell_second_moment(n: int, d_h: int) -> float:
 
     Raises
     ------
-    ValueError : n or d_h not an integer >= 1.
+    ValueError : n or d_h not an integer >= 1, d_h > 1e6.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def cell_second_moment(n: int, d_h: int) -> float:
 
     Source: chapter masks, causal masks, where it bounds the remainder.
     """
-    n, d_h = _check.whole("n", n, minimum=1), _check.whole("d_h", d_h, minimum=1)
+    n, d_h = _check.whole("n", n, minimum=1), _check.whole("d_h", d_h, minimum=1, maximum=LARGEST)
     if n <= 2 or d_h == 1:  # p is 1; 1/2; or 1/2 for two keys and 0 for the others
         return max(1.0, n / 2.0)
     weights, win, ratio = _moments(n, d_h)

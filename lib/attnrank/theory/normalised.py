@@ -10,6 +10,7 @@ from scipy import special
 from attnrank import _check
 from attnrank._quadrature import gauss_legendre
 from attnrank.theory.barrier import hit_probability
+from attnrank.theory.head_dimension import LARGEST
 
 
 def normalised_second_moment(n: int, d_h: int) -> float:
@@ -30,7 +31,7 @@ def normalised_second_moment(n: int, d_h: int) -> float:
     Parameters
     ----------
     n : number of keys, >= 2.
-    d_h : head dimension, >= 2. For d_h = 2 and n >= 3 it is 3 n / (2 (n + 1)), exactly.
+    d_h : head dimension, >= 2; up to 1e6. For d_h = 2 and n >= 3 it is 3 n / (2 (n + 1)), exactly.
 
     Returns
     -------
@@ -38,7 +39,7 @@ def normalised_second_moment(n: int, d_h: int) -> float:
 
     Raises
     ------
-    ValueError : n or d_h not an integer >= 2.
+    ValueError : n or d_h not an integer >= 2, d_h > 1e6.
 
     Examples
     --------
@@ -48,7 +49,7 @@ def normalised_second_moment(n: int, d_h: int) -> float:
 
     Source: chapter normalised_keys, normalised keys; Gilbert (1962) for the limit.
     """
-    n, d_h = _check.whole("n", n, minimum=2), _check.whole("d_h", d_h, minimum=2)
+    n, d_h = _check.whole("n", n, minimum=2), _check.whole("d_h", d_h, minimum=2, maximum=LARGEST)
     if n == 2:  # both cells are half-spheres
         return 1.0
     if d_h == 2:
@@ -73,7 +74,7 @@ def normalised_lower_bound(n: int, d_h: int) -> float:
     Parameters
     ----------
     n : number of tokens, >= 2.
-    d_h : head dimension, >= 2.
+    d_h : head dimension, >= 2; up to 1e6.
 
     Returns
     -------
@@ -81,7 +82,7 @@ def normalised_lower_bound(n: int, d_h: int) -> float:
 
     Raises
     ------
-    ValueError : n or d_h not an integer >= 2.
+    ValueError : n or d_h not an integer >= 2, d_h > 1e6.
 
     Examples
     --------

@@ -9,6 +9,7 @@ from scipy import special, stats
 
 from attnrank import _check
 from attnrank._quadrature import gauss_legendre, panel_edges
+from attnrank.theory.head_dimension import LARGEST
 
 
 def examined_fraction(m: int, d_h: float) -> float:
@@ -32,7 +33,7 @@ def examined_fraction(m: int, d_h: float) -> float:
 
     Raises
     ------
-    ValueError : m not an integer >= 1, d_h not a finite number >= 1.
+    ValueError : m not an integer >= 1, d_h not a number in [1, 1e6].
 
     Examples
     --------
@@ -43,7 +44,7 @@ def examined_fraction(m: int, d_h: float) -> float:
     Source: the reference page on measuring, "Why small heads need few scores".
     """
     m = _check.whole("m", m, minimum=1)
-    d_h = _check.real("d_h", d_h, minimum=1.0)
+    d_h = _check.real("d_h", d_h, minimum=1.0, maximum=LARGEST)
     if m == 1:
         return 1.0
 

@@ -198,6 +198,8 @@ def doubling_head_dim(n: int, level: float) -> float:
     64.687
     """
 
+    n, level = _check.whole("n", n, minimum=1), _check.real("level", level, above=0.0)
+
     def excess(d_h: float) -> float:
         return (head_dim_bound(n, 2 * d_h) - head_dim_bound(n, d_h)) / n - level
 

@@ -58,6 +58,7 @@ def softmax_singular_values(d_h: int, temperature: float, levels: int) -> tuple[
 
     Source: chapter softmax, the theorem of the spectrum.
     """
+    d_h = _check.whole("d_h", d_h, minimum=1)
     w = softmax_ratio(d_h, temperature)
     if w == 1.0:
         raise ValueError(f"temperature must be above sqrt(2 / d_h) = {math.sqrt(2.0 / d_h):.4g}, got {temperature!r}")
@@ -95,6 +96,7 @@ def softmax_rank_limit(d_h: int, temperature: float, tol: float) -> float:
 
     Source: chapter softmax, the theorem of the spectrum.
     """
+    d_h = _check.whole("d_h", d_h, minimum=1)
     w = softmax_ratio(d_h, temperature)
     tol = _check.real("tol", tol, above=0.0, maximum=1.0)
     if w == 1.0:

@@ -19,7 +19,7 @@ def increment_stop(ranks: ArrayLike, threshold: float) -> float | None:
     >>> round(theory.increment_stop([0.3, 0.5, 0.6, 0.62], 0.05), 3)
     3.0
     """
-    below = np.diff(np.asarray(ranks, dtype=float)) <= threshold + 1e-12  # rounding; ranks are counts over n
+    below = np.diff(_vector("ranks", ranks)) <= _check.real("threshold", threshold) + 1e-12  # ranks are counts / n
     return float(np.argmax(below)) + 1.0 if below.any() else None
 
 
@@ -32,7 +32,11 @@ def gap_stop(d_h: ArrayLike, ranks: ArrayLike, level: float) -> float | None:
     >>> round(theory.gap_stop([16, 32, 64], [0.4, 0.5, 0.6], 0.55), 3)
     45.255
     """
-    d_h, ranks = np.asarray(d_h, dtype=float), np.asarray(ranks, dtype=float)
+    d_h, ranks, level = _vector("d_h", d_h), _vector("ranks", ranks), _check.real("level", level)
+    if len(d_h) != len(ranks):
+        raise ValueError(f"d_h and ranks must have one length, got {len(d_h)} and {len(ranks)}")
+    if d_h.min() <= 0:
+        raise ValueError(f"d_h must be positive, got {d_h.min():g}")
     reached = ranks >= level
     if not reached.any():
         return None
@@ -55,7 +59,7 @@ def stop_interval(increments: ArrayLike, threshold: float, noise: float) -> tupl
     >>> theory.stop_interval([0.2, 0.1, 0.01], 0.05, 0.01)
     (3, 3)
     """
-    increments = np.asarray(increments, dtype=float)
+    increments, threshold = _vector("increments", increments), _check.real("threshold", threshold)
     noise = _check.real("noise", noise, minimum=0.0)
     may, must = increments <= threshold + noise, increments <= threshold - noise
     if not may.any():
@@ -80,3 +84,13 @@ def seeds_needed(noise: float, variance: float, comparisons: int, failure: float
     variance = _check.real("variance", variance, minimum=0.0)
     comparisons = _check.whole("comparisons", comparisons, minimum=1)
     return math.ceil((2 * variance + 4 * noise / 3) / noise**2 * math.log(2 * comparisons / failure))
+
+
+def _vector(name: str, values: ArrayLike) -> np.ndarray:
+    try:
+        vector = np.asarray(values, dtype=float)
+    except (TypeError, ValueError, OverflowError):
+        vector = np.empty(0)
+    if vector.ndim != 1 or not vector.size or not np.isfinite(vector).all():
+        raise ValueError(f"{name} must be a vector of finite numbers, got {values!r}")
+    return vector

@@ -1,0 +1,127 @@
+"""The published tables: they belong to experiments, their rows are computed again, and a changed row is seen."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from attnrank import sweep
+from attnrank.experiments import EXPERIMENTS
+from attnrank.experiments.upkeep.verification import Verdict, verify
+from attnrank.sweep import _provenance
+
+RESULTS = Path(__file__).resolve().parents[2] / "book" / "results"
+pytestmark = pytest.mark.usefixtures("one_thread")  # as in a sweep, where the published rows were computed
+PUBLISHED = sorted(path.stem for path in RESULTS.glob("*.json"))
+
+
+def committed(name: str) -> bool:
+    """Is the table part of the book? Without git, every table is."""
+    try:
+        return not subprocess.run(["git", "ls-files", "--error-unmatch", f"{name}.json"], cwd=RESULTS,
+                                  capture_output=True).returncode
+    except OSError:
+        return True
+
+
+@pytest.fixture(params=PUBLISHED or [
+    pytest.param(None, marks=pytest.mark.skip(reason="no table is in book/results"))])
+def published(request):
+    """The name of a table in book/results; one that is still being computed is left alone until it is committed."""
+    if b'"status": "running"' in (RESULTS / f"{request.param}.json").read_bytes() and not committed(request.param):
+        pytest.skip(f"{request.param} is being computed, and not committed")
+    return request.param
+
+
+def verified(name: str, **changes) -> Verdict:
+    """The verdict of the command ``python -m attnrank.sweep NAME --verify 5`` in at most two seconds a row."""
+    generator = torch.Generator()
+    generator.seed()
+    experiment = dataclasses.replace(EXPERIMENTS[name], **changes)
+    return verify(name, experiment, rows=1 if changes else 5, seconds=2, generator=generator, folder=RESULTS)
+
+
+def test_published_table_belongs_to_an_experiment_and_is_small(published):
+    assert published in EXPERIMENTS
+    assert all((RESULTS / f"{published}.{end}").stat().st_size < 1_000_000 for end in ("csv", "json"))
+
+
+def test_published_rows_are_computed_again(published):
+    """Five rows, drawn anew each time: whichever they are, the code gives them. A failure names file and setting."""
+    verdict = verified(published)
+    assert verdict.failure is None, verdict.failure
+    if not verdict.compared:
+        pytest.skip(str(verdict))
+    assert 1 <= verdict.compared <= min(5, verdict.drawable)
+
+
+def other(value, by):
+    """A value that differs from a stored one by little."""
+    if isinstance(value, float):
+        return value * (1 + by) or by
+    return value if value is None else not value if isinstance(value, bool) else value + type(value)(1)
+
+
+def wrong(repeats, row, rows):
+    """A stored row with results that are off: by 1e-6 or ten times the tolerance, or, where rows are compared within
+    statistical margins, by a hundredth more than the margin in one column, drawn at random; a number where a row that
+    could not be computed has none, and 1e-6 more where a margin is nothing."""
+    if not isinstance(repeats, sweep.Statistical):
+        by = max(1e-6, 10 * repeats.rtol)
+        return {name: other(value, by) for name, value in row.items()}
+    columns = [name for name in repeats.errors if isinstance(row[name], float)]
+    if not columns:
+        return row | {random.choice(list(repeats.errors)): 0.5}
+    column = random.choice(columns)
+    by = 1.01 * repeats.margin(column, row, rows) or 1e-6
+    return row | {column: row[column] + random.choice([-by, by])}
+
+
+def stored_results(published):
+    """The results of every row of a table, without its setting; None for what is missing."""
+    table, settings = sweep.read(published, folder=RESULTS), EXPERIMENTS[published].paper[0]
+    rows = table.drop(columns=list(settings), errors="ignore").to_dict("records")
+    return [{name: None if value != value else value for name, value in row.items()} for row in rows]
+
+
+def test_a_changed_row_is_seen_whichever_it_is(published):
+    """Negative control of the comparison, over all rows: the next test draws one."""
+    repeats, rows = EXPERIMENTS[published].repeats, stored_results(published)
+    changed = [wrong(repeats, row, len(rows)) for row in rows]
+    unseen = [k for k, row in enumerate(rows) if repeats.difference(row, changed[k], len(rows)) is None]
+    assert unseen == []
+
+
+def test_a_changed_function_is_found(published):
+    """Negative control, with a function that gives the published rows but for such an error. It takes no time, so that
+    every row may be drawn."""
+    experiment, table = EXPERIMENTS[published], sweep.read(published, folder=RESULTS)
+    settings = list(experiment.paper[0])
+    stored = {tuple(row[name] for name in settings): row for row in table.to_dict("records")}
+
+    def changed(**setting):
+        row = stored[tuple(setting.values())]
+        results = {name: None if value != value else value for name, value in row.items() if name not in settings}
+        return wrong(experiment.repeats, results, len(table))
+
+    free = {"seconds_again": lambda setting: 0.0, "data": "", "checkpoint": False, "threads": "one"}
+    verdict = verified(published, function=changed, **free)
+    if verdict.failure is None and not verdict.compared:
+        pytest.skip(str(verdict))
+    assert re.search(r"\.csv line \d+: .* recomputed", verdict.failure)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_table_names_the_code_that_made_it(name):
+    """Chapter, module, function, version and how its numbers repeat are those of its experiment: no stale pointer."""
+    experiment, record = EXPERIMENTS[name], sweep.provenance(name, folder=RESULTS)
+    declared = _provenance.declaration(experiment.function, experiment.chapter, experiment.version, experiment.repeats)
+    assert {field: record[field] for field in declared} == declared, (
+        f"run: python -m attnrank.sweep {name} --profile paper"
+    )
