@@ -41,6 +41,22 @@ function keepTogether() {
   }
 }
 
+// Nor does it break between a number and its unit, a per cent sign or the n of "0.63 n", nor around ±.
+function keepUnits() {
+  const article = document.querySelector(".bd-article")
+  if (!article) return
+  const other = node => node.nodeType === 1 && node.matches(".katex, pre, code, table, script, style")
+  const texts = document.createTreeWalker(article, NodeFilter.SHOW_TEXT | NodeFilter.SHOW_ELEMENT, node =>
+    other(node) ? NodeFilter.FILTER_REJECT : node.nodeType === 1 ? NodeFilter.FILTER_SKIP : NodeFilter.FILTER_ACCEPT)
+  for (let text = texts.nextNode(); text; text = texts.nextNode()) {
+    const glued = text.previousSibling?.nodeType === 1 && text.previousSibling.matches(".pasted-text")
+    let data = text.data.replace(/(?<=\d) (?=[%±])|(?<=±) (?=\d)/g, "\u00a0")
+    const unit = /^ %/.test(data) || (data === " " && text.nextSibling?.matches?.("span.math, .together"))
+    if (glued && unit) data = `\u00a0${data.slice(1)}`
+    if (data !== text.data) text.data = data
+  }
+}
+
 // In tables of numbers columns of words stand left, numbers right; in the first column, of names, a word is enough.
 function alignWords() {
   for (const table of document.querySelectorAll("table.numbers")) {
@@ -56,6 +72,7 @@ function alignWords() {
 
 function arrange() {
   keepTogether()
+  keepUnits()
   alignWords()
 }
 if (document.readyState === "loading") addEventListener("DOMContentLoaded", arrange)

@@ -135,6 +135,17 @@ def test_a_wide_formula_keeps_its_full_stop_on_the_line(browser: browsing.Browse
     tab.context.close()
 
 
+def test_numbers_keep_their_units_on_the_line(browser: browsing.Browser, tmp_path: Path, root: Path) -> None:
+    body = ("<div class='bd-article'><p>At <span class='pasted-text'>0.6</span> <span class='math'>x</span>, "
+            "<span class='pasted-text'>9</span> % or 95 %, 1 ± 2 of it.</p><pre>10 % 3</pre></div>")
+    tab = browsing.tab_of(browser)
+    tab.goto(planted(tmp_path, head=of_the_book(root), body=body).as_uri(), wait_until="load")
+    text = tab.locator("p").evaluate("p => p.textContent")
+    assert text == "At 0.6\u00a0x, 9\u00a0% or 95\u00a0%, 1\u00a0±\u00a02 of it."
+    assert tab.locator("pre").text_content() == "10 % 3"
+    tab.context.close()
+
+
 def test_names_stand_left_and_numbers_right(browser: browsing.Browser, tmp_path: Path, root: Path) -> None:
     lines = (("64 words", "0.1"), ("n = 9", "never"))
     rows = "".join(f"<tr><td>{name}</td><td>{value}</td></tr>" for name, value in lines)
