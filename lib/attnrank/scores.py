@@ -125,7 +125,8 @@ def attention(
     >>> attnrank.attention(q, k, hard=True).tolist()
     [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
     """
-    temperature, causal = _check.real("temperature", temperature, above=0.0), _check.flag("causal", causal)
+    temperature = _check.real("temperature", temperature, above=0.0)
+    causal, hard = _check.flag("causal", causal), _check.flag("hard", hard)
     for name, value in (("q", q), ("k", k)):
         _check.finite(name, _check.with_arithmetic(name, _check.matrices(name, value)))
     if q.shape[-1] != k.shape[-1]:

@@ -33,6 +33,19 @@ def test_causal_is_a_truth_value_and_no_mask(function, causal):
         function(Q, K, causal=causal)
 
 
+@pytest.mark.parametrize("name, call", [
+    ("hard", lambda odd: attnrank.attention(Q, K, hard=odd)),
+    ("relative", lambda odd: attnrank.numerical_rank(Q, 0.1, relative=odd)),
+    ("per_sample", lambda odd: attnrank.probe(torch.nn.Identity(), X, per_sample=odd)),
+    ("gated", lambda odd: convex.to_heads(X, gated=odd)),
+    ("causal", lambda odd: theory.lognormal_limit(0.5, causal=odd)),
+])  # fmt: skip
+def test_other_switches_are_truth_values(name, call):
+    for odd in ("no", 0.5, None, MASK):
+        with pytest.raises(ValueError, match=f"^{name} must be True or False, got "):
+            call(odd)
+
+
 @pytest.mark.parametrize("function", ATTEND)
 def test_causal_may_be_a_truth_value_of_numpy(function):
     ours, numpys = function(Q, K, causal=True), function(Q, K, causal=np.True_)

@@ -47,3 +47,21 @@ def test_the_frame_is_left_as_it_was():
 def test_bad_tables_are_named(frame, digits, message):
     with pytest.raises(ValueError, match=message):
         report.table(frame, digits=digits)
+
+
+def test_truth_values_are_words_and_no_zero_has_a_sign():
+    frame = pd.DataFrame({"met": [True, False, None], "n": [1000, 0, 2], "excess": [-1e-17, 1e-17, -0.0004]})
+    shown = report.table(frame.astype({"met": "boolean"})).frame
+    assert shown["met"].tolist() == ["True", "False", "–"] and shown["n"].tolist() == ["1,000", "0", "2"]
+    assert shown["excess"].tolist() == ["0.000", "0.000", "0.000"]
+    assert report.table(frame[["n"]].astype(bool)).frame["n"].tolist() == ["True", "False", "True"]
+    assert report.table(frame[["excess"]], digits=4).frame["excess"].tolist() == ["0.0000", "0.0000", "-0.0004"]
+
+
+@pytest.mark.parametrize("digits, message", [
+    (-1, "digits must be at least 0, got -1"), ("3", "digits must be an integer, got '3'"),
+    ({"x": 1.5}, "digits must be an integer, got 1.5"),
+])  # fmt: skip
+def test_decimals_are_whole_numbers(digits, message):
+    with pytest.raises(ValueError, match=message):
+        report.table(pd.DataFrame({"x": [1.0]}), digits=digits)

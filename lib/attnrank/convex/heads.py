@@ -72,7 +72,7 @@ def to_heads(z: Tensor, *, penalty: str = "group", gated: bool = False) -> Heads
     >>> heads.attention.shape, bool((heads.attention.max(1).values == 1).all())
     (torch.Size([1, 6]), True)
     """
-    _check.choice("penalty", penalty, PENALTIES)
+    _check.choice("penalty", penalty, PENALTIES), _check.flag("gated", gated)
     z = _check.finite("z", _check.matrices("z", z)).double()
     if z.ndim - gated not in (2, 3):
         raise ValueError(f"z must have shape ([gates,] n, d[, outputs]), got {tuple(z.shape)} with gated={gated}")

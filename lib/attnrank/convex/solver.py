@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,9 +14,6 @@ from attnrank.convex._nuclear import solve_nuclear
 from attnrank.convex.certificate import Certified, feasible
 from attnrank.convex.penalties import Blocks
 from attnrank.convex.problem import Problem, positive, problem
-
-if TYPE_CHECKING:
-    from attnrank.convex.sequence import SequenceSolution
 
 #: Relative duality gaps at which the solver stops unless told otherwise.
 TOLERANCES = {"group": 1e-9, "nuclear": 1e-7}
@@ -40,7 +36,7 @@ class Solution(Certified):
 class NotConvergedError(ValueError):
     """The gap asked for was not reached; ``solution`` is the best point, with its gap."""
 
-    def __init__(self, solution: Solution | SequenceSolution, tol: float):
+    def __init__(self, solution: Certified, tol: float):
         super().__init__(
             f"tol = {tol:g} was not reached: the relative duality gap is {solution.relative_gap:.3g} after "
             f"{solution.iterations} steps (the point is in the error's solution)"

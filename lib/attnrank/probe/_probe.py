@@ -105,7 +105,7 @@ def probe(
     Source: chapter "After training"; on what can be seen, PyTorch's ``TorchFunctionMode``.
     """
     check_model(model)
-    tol = _check.real("tol", tol, minimum=0.0)
+    tol, per_sample = _check.real("tol", tol, minimum=0.0), _check.flag("per_sample", per_sample)
     wanted = ranks_wanted(ranks)
     choice = Choice(layers)
     batches, total = batches_of(batch)

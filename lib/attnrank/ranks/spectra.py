@@ -49,7 +49,7 @@ def numerical_rank(
 
     Source: the first paper's rank(A, delta); chapter attention_rank, "Numerical rank".
     """
-    tol = _tolerance(tol)
+    tol, relative = _tolerance(tol), _check.flag("relative", relative)
     if tol > 0 and _check.matrices("a", a).numel() * min(a.shape[-2:]) < SMALL:
         return _count_by_svd(a, tol, relative)
     return certified_rank(a, tol, relative=relative)[0]
@@ -83,7 +83,7 @@ def certified_rank(
 
     Source: Sylvester's law of inertia; theorem and proof in the chapter "Measuring speed".
     """
-    tol = _tolerance(tol)
+    tol, relative = _tolerance(tol), _check.flag("relative", relative)
     batch, (n, m) = _check.matrices("a", a).shape[:-2], a.shape[-2:]
     a = widened(a.detach())
     largest = torch.maximum(a.amax((-2, -1)), -a.amin((-2, -1))).double().reshape(-1)

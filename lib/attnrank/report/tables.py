@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from attnrank import _check
+
 
 @dataclass(frozen=True)
 class Table:
@@ -35,11 +37,12 @@ def table(frame: pd.DataFrame, *, digits: dict[str, int] | int = 3, caption: str
 
     Raises
     ------
-    ValueError : ``frame`` is empty, or ``digits`` names a column that is not there.
+    ValueError : ``frame`` is empty, ``digits`` names a column that is not there, or is no whole number >= 0.
     """
     if not isinstance(frame, pd.DataFrame) or frame.empty:
         raise ValueError("frame must be a data frame with at least one row and one column")
-    decimals = digits if isinstance(digits, dict) else dict.fromkeys(frame.columns, digits)
+    given = digits if isinstance(digits, dict) else dict.fromkeys(frame.columns, digits)
+    decimals = {name: _check.integer("digits", number, minimum=0) for name, number in given.items()}
     if unknown := decimals.keys() - set(frame.columns):
         raise ValueError(f"digits names columns that frame does not have: {sorted(unknown)}")
     shown = pd.DataFrame({name: _written(frame[name], decimals.get(name, 3)) for name in frame.columns})
@@ -47,6 +50,13 @@ def table(frame: pd.DataFrame, *, digits: dict[str, int] | int = 3, caption: str
 
 
 def _written(column: pd.Series, decimals: int) -> list[str]:
-    if pd.api.types.is_float_dtype(column):
-        return ["–" if pd.isna(x) else f"{x:.{decimals}f}" for x in column]
-    return ["–" if pd.isna(x) else f"{x:,}" if isinstance(x, int) else str(x) for x in column.tolist()]
+    real = pd.api.types.is_float_dtype(column)
+    return ["–" if pd.isna(x) else _number(float(x), decimals) if real else _other(x) for x in column.tolist()]
+
+
+def _number(x: float, decimals: int) -> str:
+    return f"{round(x, decimals) + 0.0:.{decimals}f}"  # never "-0.000", which rounding would decide
+
+
+def _other(x: object) -> str:
+    return f"{x:,}" if isinstance(x, int) and not isinstance(x, bool) else str(x)

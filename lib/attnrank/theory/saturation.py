@@ -158,7 +158,7 @@ def lognormal_limit(v: float, *, causal: bool = False) -> float:
 
     Source: chapter head_dimension, the collapse; chapter masks.
     """
-    sigma = math.sqrt(_check.real("v", v, minimum=0.0))
+    sigma, causal = math.sqrt(_check.real("v", v, minimum=0.0)), _check.flag("causal", causal)
     # With g = sigma/2 + x the log of the integrand is near -x^2/2 - sigma |x|/2 - v/8. The trapezoidal rule converges
     # geometrically: the integrand is analytic in a strip of half-width pi / (2 sigma).
     reach = -sigma / 2.0 + math.sqrt(sigma**2 / 4.0 + 90.0)
