@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -38,10 +39,11 @@ class Certified:
 def check(
     x: Tensor, y: Tensor, beta: float, z: Tensor, v: Tensor, *, loss: str = "squared", penalty: str = "group"
 ) -> tuple[float, float, float]:
-    """Objective at z, dual value at v, and by what v is feasible: ten lines to read, with no use of the solver.
+    """Objective at z, dual value at v, and by what v is feasible: a few lines to read, with no use of the solver.
 
     The optimum lies between the second and the first number, whatever z and v are, provided that the third, the dual
-    norm of sum_i x_i v_i over beta, is at most 1.
+    norm of sum_i x_i v_i over beta, is at most 1. The dual value is minus infinity where the conjugate of the
+    cross-entropy is infinite: where y - v are not probabilities (to 1e-9, if they have to sum to 1).
 
     Parameters
     ----------
@@ -71,6 +73,7 @@ def check(
         value, dual = (torch.logaddexp(u, 0 * u) - y * u).sum(), (entropy(q) + entropy(1 - q)).sum()
     else:
         value, dual = torch.logsumexp(u, 1).sum() - (y * u).sum(), entropy(q).sum()
+        dual = dual if (q.sum(1) - 1).abs().max() <= 1e-9 else torch.tensor(-math.inf)
     return (value + beta * size(z).sum()).item(), dual.item(), (size(c).max() / beta).item()
 
 

@@ -130,7 +130,8 @@ class HeadsCertificate:
     objective : loss + beta penalty of the heads. lower_bound : no heads have less. gap : their difference.
     relative_gap : gap / lower_bound, an upper bound of (objective - optimum) / optimum.
     ratio : dual norm of the correlations over beta. imbalance : (<loss', predictions> + beta penalty) / objective,
-    zero where the heads are stationary in value and output weights; there ratio - 1 bounds the relative gap, too.
+    zero where the heads are stationary in value and output weights; there max(ratio, 1) - 1 bounds the relative gap,
+    too, for a loss that is never negative.
     """
 
     objective: float

@@ -82,11 +82,26 @@ def solve_sequence(
     x : floating point (N, n, d). y : floating point (N, n) for one output for each token, or (N, n, c).
     beta : weight of the penalty, > 0. loss : "squared" (half) or "cross_entropy", as in ``solve``, for each token.
     reading : "stochastic", the exact program, or "max_row_sum", the loose one. tol : relative duality gap to reach.
+    max_iterations : rounds of adding selections at most.
+
+    Returns
+    -------
+    SequenceSolution; the matrix of attention of feature q and output l is ``plus[q, l] / t_plus[q, l]``, and likewise
+    for minus, where t is not zero.
 
     Raises
     ------
     ValueError : an argument of the wrong type, shape or range, or with NaN; the message names it.
     NotConvergedError : a ValueError that carries the best point, where the gap was not reached.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from attnrank import convex
+    >>> x = torch.ones(1, 2, 1, dtype=torch.float64)    # one sequence of two equal tokens
+    >>> solution = convex.solve_sequence(x, torch.tensor([[1.0, 0.0]], dtype=torch.float64), beta=0.1)
+    >>> round(solution.primal, 6), round(solution.t_plus.item(), 6)
+    (0.2975, 0.45)
     """
     x, y, loss_of = _checked(x, y, loss)
     _check.choice("reading", reading, READINGS)
