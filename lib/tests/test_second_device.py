@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_ranks_hardmax import DTYPES, PATHS, draw, force, integers, nearly_tied, repeated_rows
 from test_ranks_certified import ADVERSARIAL
+from test_ranks_hardmax import DTYPES, PATHS, draw, force, integers, nearly_tied, repeated_rows
 
 from attnrank import attention, effective_rank, hardmax_rank, numerical_rank, probe, singular_values, stable_rank
 from attnrank.benchmarks import CONTESTS, extra_gpu_memory
