@@ -26,7 +26,7 @@ QUERIES = {  # what is typed: where one of the first three results must lead
     "normalized keys": "notebooks/05_normalised_keys.html",
     "SVD": "notebooks/08_softmax.html#the-spectrum-at-a-fixed-temperature",
     "float16": "notebooks/01_attention_rank.html#what-precision-does",
-    "nuclear norm": "notebooks/21_token_sparsity.html#vector-outputs-a-rank-for-each-token",
+    "nuclear norm": "notebooks/21_token_sparsity.html#vector-outputs-the-nuclear-norm-a-rank-for-each-token",
     "KV cache": "notebooks/10_heads_and_weights.html#multi-head-latent-attention",
     "vit": "notebooks/14_vit_initialisation.html",
     "SVM": "notebooks/23_rank_and_convexity.html#attention-as-a-support-vector-machine",

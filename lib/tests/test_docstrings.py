@@ -21,7 +21,7 @@ PUBLIC = {
     if inspect.isfunction(getattr(module, name))
 }  # fmt: skip
 #: Shown in another way: what would take an example many lines or seconds.
-WITHOUT = {"attnrank.recommend_head_dim", "attnrank.convex.solve_sequence"}
+WITHOUT = {"attnrank.recommend_head_dim"}
 
 
 def test_every_public_function_has_an_example():
