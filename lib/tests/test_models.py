@@ -15,22 +15,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from attnrank import models
-from attnrank.models import Attention, Encoder, TransformerConfig, VisionTransformer, draw_weight, patches, sinusoids
-
-CONFIG = TransformerConfig(width=12, heads=3, head_dim=4, depth=3)
-IMAGE = {"image_size": 8, "patch_size": 2, "classes": 5, "channels": 2}
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=seeded(seed), dtype=torch.float64)
-
-
-def vision(config: TransformerConfig = CONFIG, seed: int = 0, **options) -> VisionTransformer:
-    return VisionTransformer(config, **{**IMAGE, "dtype": torch.float64, "generator": seeded(seed), **options})
+from attnrank.models import Attention, Encoder, TransformerConfig, draw_weight, patches, sinusoids
+from model_cases import CONFIG, normal, seeded, vision
 
 
 def scramble(module: nn.Module, seed: int = 1) -> nn.Module:

@@ -13,24 +13,9 @@ from torch import nn
 
 from attnrank import models
 from attnrank.models import TransformerConfig, VisionTransformer, draw_weight
+from model_cases import CONFIG, IMAGE, normal, seeded, vision
 
 FALSE_ALARM = 1e-6
-CONFIG = TransformerConfig(width=12, heads=3, head_dim=4, depth=3)
-IMAGE = {"image_size": 8, "patch_size": 2, "classes": 5, "channels": 2}
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=seeded(seed), dtype=torch.float64)
-
-
-def vision(config: TransformerConfig = CONFIG, seed: int = 0, **options) -> VisionTransformer:
-    return VisionTransformer(config, **{**IMAGE, "dtype": torch.float64, "generator": seeded(seed), **options})
-
-
 LAWS = {  # o is fan_out, i is fan_in
     "normal": lambda o, i: stats.norm(),
     "truncated_normal": lambda o, i: stats.truncnorm(-2, 2, scale=0.02),

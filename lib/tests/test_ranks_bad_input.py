@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from attnrank import effective_rank, hardmax_rank, numerical_rank, singular_values, stable_rank
+from bad_calls import assert_refused, bad_calls
 from spectra_cases import (
     draw,
 )
@@ -68,21 +69,15 @@ NUMERICAL_BAD = MATRIX_BAD + [
     ({"tol": 1j}, r"tol must be a finite number, got 1j"),
 ]
 
-BAD = [
-    (function, valid, bad, message)
-    for function, valid, table in [
-        (hardmax_rank, HARDMAX_VALID, HARDMAX_BAD),
-        (numerical_rank, NUMERICAL_VALID, NUMERICAL_BAD),
-        (stable_rank, MATRIX_VALID, MATRIX_BAD),
-        (effective_rank, MATRIX_VALID, MATRIX_BAD),
-        (singular_values, MATRIX_VALID, MATRIX_BAD),
-    ]
-    for bad, message in table
-]
+BAD = bad_calls(
+    (hardmax_rank, HARDMAX_VALID, HARDMAX_BAD),
+    (numerical_rank, NUMERICAL_VALID, NUMERICAL_BAD),
+    (stable_rank, MATRIX_VALID, MATRIX_BAD),
+    (effective_rank, MATRIX_VALID, MATRIX_BAD),
+    (singular_values, MATRIX_VALID, MATRIX_BAD),
+)
 
 
 @pytest.mark.parametrize(("function", "valid", "bad", "message"), BAD)
 def test_bad_input_is_refused_by_name(function, valid, bad, message):
-    function(**valid)  # without the fault the call passes
-    with pytest.raises(ValueError, match=message):
-        function(**valid | bad)
+    assert_refused(function, valid, bad, message)

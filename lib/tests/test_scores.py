@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnrank import attention, gaussian_weights, hardmax_rank, queries_keys
+from bad_calls import assert_refused, bad_calls
 
 FALSE_ALARM = 1e-6
 
@@ -301,19 +302,13 @@ WEIGHTS_BAD = [
     ({"generator": np.random.default_rng(0)}, r"^generator must be a torch\.Generator, got Generator$"),
 ]
 
-BAD = [
-    (function, valid, bad, message)
-    for function, valid, table in [
-        (attention, ATTENTION_VALID, ATTENTION_BAD),
-        (queries_keys, QUERIES_KEYS_VALID, QUERIES_KEYS_BAD),
-        (gaussian_weights, WEIGHTS_VALID, WEIGHTS_BAD),
-    ]
-    for bad, message in table
-]
+BAD = bad_calls(
+    (attention, ATTENTION_VALID, ATTENTION_BAD),
+    (queries_keys, QUERIES_KEYS_VALID, QUERIES_KEYS_BAD),
+    (gaussian_weights, WEIGHTS_VALID, WEIGHTS_BAD),
+)
 
 
 @pytest.mark.parametrize(("function", "valid", "bad", "message"), BAD)
 def test_bad_input_is_refused_by_name(function, valid, bad, message):
-    function(**valid)  # without the fault the call passes
-    with pytest.raises(ValueError, match=message):
-        function(**valid | bad)
+    assert_refused(function, valid, bad, message)
