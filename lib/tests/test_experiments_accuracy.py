@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors import safe_open
@@ -183,3 +184,105 @@ def test_the_command_trains_what_is_missing(tmp_path, monkeypatch, capsys):
     before = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.safetensors")}
     assert command.main(["digits"]) == 0 and len(before) == 2
     assert {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.safetensors")} == before
+
+
+# The published tables
+
+
+def by_setting(name, *more):
+    """A published table, its settings as index; of runs that were not stopped."""
+    table, index = sweep.read(name), [*tables._TINY[0], *more]
+    reasons = sweep.read("accuracy").set_index(list(tables._TINY[0])).stopped
+    table = table.set_index(index).sort_index()
+    return table[(table.index.droplevel(more) if more else table.index).isin(reasons[reasons == ""].index)]
+
+
+def contradictions(rows, curves, ranks):
+    """Columns of the accuracies that are not what curves and ranks say of the same setting."""
+    settings = list(tables._TINY[0])
+
+    def at(table, last, *more):
+        epoch = table.index.get_level_values("epoch")
+        return table[epoch == (table.index.get_level_values("epochs") if last else 0)].droplevel(["epoch", *more])
+
+    ends = {when: ranks.pipe(at, when == "after").hardmax for when in ("before", "after")}
+    final = at(curves, True)
+    expected = {
+        "accuracy": final.test_accuracy, "test_loss": final.test_loss, "train_accuracy": final.train_accuracy,
+        "best_accuracy": curves.groupby(settings).test_accuracy.max(),
+        **{f"rank_{when}": rank.xs(1, level="layer") for when, rank in ends.items()},
+        **{f"rank_{when}_all": rank.groupby(settings).mean() for when, rank in ends.items()},
+    }  # fmt: skip
+    alike = {name: values.index.equals(rows.index) and np.allclose(values, rows[name], rtol=1e-12, atol=0)
+             for name, values in expected.items()}  # fmt: skip
+    return {name for name, same in alike.items() if not same}
+
+
+def test_the_three_tables_are_of_the_same_runs():
+    """Rows against curve and ranks of their setting; two rows with each other's results are seen (control)."""
+    rows, curves = by_setting("accuracy"), by_setting("accuracy_curves", "epoch")
+    ranks = by_setting("accuracy_ranks", "epoch", "layer")
+    epochs = curves.reset_index("epoch").groupby(list(tables._TINY[0])).epoch
+    assert (epochs.nunique() == rows.index.get_level_values("epochs") + 1).all()
+    assert contradictions(rows, curves, ranks) == set()
+    for first, second in ((0, 1), (-1, -2), (3, -3)):
+        changed = rows.copy()
+        changed.iloc[[first, second]] = rows.iloc[[second, first]].to_numpy()
+        assert {"accuracy", "test_loss", "rank_after_all"} <= contradictions(changed, curves, ranks)
+
+
+def test_runs_that_start_from_one_model_have_its_rank():
+    """Values, MLP, temperature and freezing change nothing of the first block's best keys; another seed does."""
+    rows = sweep.read("accuracy")
+    same = rows.intervention.replace(["frozen", "sharp", "uniform", "learned_temperature"], "none")
+    same = same.replace("frozen_qk_norm", "qk_norm")
+    model = ["dataset", "patch", "width", "depth", "heads", "qk_dim", "same", "epochs"]
+    groups = rows.assign(same=same).groupby([*model, "seed"])
+    assert (groups.rank_before.nunique() == 1).all() and groups.size().max() > 3
+    # a seed in another's place is seen: in nine of ten models no two seeds have the same rank
+    seeds = groups.rank_before.first().reset_index()
+    seeds = seeds[(seeds.same != "tied_qk_norm") & (seeds.qk_dim > 1)].groupby(model).rank_before
+    apart = seeds.nunique() == seeds.size()
+    assert apart.mean() > 0.9
+
+
+def test_rows_have_the_size_and_the_cost_of_their_arm():
+    rows = sweep.read("accuracy")
+    for _, arm in rows.groupby([*arms.SHAPE, "dataset", "patch"]):
+        setting = arm.iloc[0][list(tables._TINY[0])].to_dict()
+        model = runs.untrained(setting)
+        sizes = [value.numel() for value in model.parameters()]
+        trained = [value.numel() for value in model.parameters() if value.requires_grad]
+        flops = training.image_flops(model)
+        images = SOURCES[setting["dataset"]].rows("train")
+        assert (arm.parameters == sum(sizes)).all() and (arm.trained_parameters == sum(trained)).all()
+        assert (arm.flops_per_image == flops).all() and (arm.n == model.tokens).all()
+        assert (arm.training_flops == 3 * flops * images * arm.epochs).all()
+
+
+def begun(of):
+    """What a run of digits begins with: loss and accuracy of the model that is not trained, rank of its first block."""
+    source, model = runs.source("digits"), runs.untrained(of)
+    ranks = training.attention_ranks(model, runs.probe_images("digits"), spectra=1)
+    rank = np.mean([rank["hardmax"] for rank in ranks if rank["layer"] == 1])
+    return np.array([*source.test(model).values(), rank])
+
+
+def test_digits_begin_with_what_their_setting_gives():
+    """Arm and seed of twelve rows drawn at random; and hardly another model's row is as near (control)."""
+    rows, names = sweep.read("accuracy"), list(tables._TINY[0])
+    first = by_setting("accuracy_curves", "epoch").xs(0, level="epoch")
+    stored = rows[(rows.dataset == "digits") & (rows.stopped == "")]
+    values = first.loc[pd.MultiIndex.from_frame(stored[names]), ["test_loss", "test_accuracy"]].to_numpy()
+    values = np.column_stack([values, stored.rank_before])
+    margins = np.array([1e-5, 1.5 / SOURCES["digits"].rows("test"), 0.002])
+    drawn = np.random.default_rng().choice(len(stored), 12, replace=False)
+    for at in drawn:
+        setting = stored.iloc[at][names].to_dict()
+        assert (abs(begun(setting) - values[at]) <= margins).all(), setting
+    alike = (abs(values[:, None] - values) <= margins).all(2)
+    drawn_from = stored[[*arms.SHAPE, "patch", "seed"]].replace(["frozen", "learned_temperature"], "none")
+    drawn_from = drawn_from.replace("frozen_qk_norm", "qk_norm")
+    model = drawn_from.groupby(list(drawn_from)).ngroup().to_numpy()
+    mistaken = (alike & (model[:, None] != model)).any(1)
+    assert mistaken.mean() < 0.05, stored[mistaken]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from attnrank.experiments.accuracy import arms, predictions, tables
+from attnrank.experiments.accuracy import arms, predictions, tables, words
 from attnrank.experiments.accuracy.predictions import Prediction
 
 BASE = arms.BASES["digits"]
@@ -57,3 +57,41 @@ def test_the_slope():
     assert (slope.low, slope.high) == pytest.approx((0.5 - half, 0.5 + half))
     assert predictions.rank_slope(made(0.5, seeds=2)) is None
     assert predictions.rank_slope(made(0.5).assign(rank_before=0.3)) is None
+
+
+def test_does_accuracy_go_with_one_rank_more_closely():
+    """Rank after training orders the arms as accuracy does, rank before in reverse: Spearman's 1 against -1; and by
+    hand where one seed differs."""
+    rows = made(0.5, noise=0.0)
+    rows["rank_after"], rows["rank_before"] = rows.rank_before, -rows.rank_before
+    found = predictions.closer(rows)
+    assert (found.mean, found.low, found.high, found.seeds) == pytest.approx((2, 2, 2, 3))
+    rows.loc[rows.seed == 1, "rank_before"] *= -1  # that seed alone has both in the same order
+    one = predictions.closer(rows)
+    half = 4.302653 * pd.Series([2, 0, 2]).std() / 3**0.5
+    assert (one.mean, one.high - one.mean) == pytest.approx((4 / 3, half))
+    assert predictions.closer(rows[rows.seed < 2]) is None and predictions.closer(rows.assign(rank_after=0.3)) is None
+
+
+def test_groups_are_those_of_the_verdict():
+    found = predictions.judged(made(0.5), predictions.predictions(BASE)).set_index("what").group
+    assert found.iloc[0] == predictions.CONTROL and (found == predictions.CONTROL).sum() == 1
+    for what, group in found.iloc[1:].items():
+        changed = {"d_qk from": predictions.SCORES, "d_v from": predictions.VALUES, "frozen": predictions.SAME,
+                   "temperature": predictions.SAME}  # fmt: skip
+        assert group == next((g for start, g in changed.items() if what.startswith(start)), predictions.INTERVENTIONS)
+
+
+@pytest.mark.parametrize(("seen", "complete", "found"), [
+    (0, 14, "nothing"), (1, 14, "little"), (1, 4, "little"), (4, 14, "something"), (3, 4, "something"), (4, 5, "much"),
+    (7, 7, "much"),
+])  # fmt: skip
+def test_the_words_of_the_verdict_follow_the_counts(seen, complete, found):
+    assert words.words(seen, complete).found == found
+
+
+def test_words_of_no_comparison_or_too_many_are_refused():
+    for seen, complete, shown in ((0, 0, "complete"), (-1, 2, "seen"), (3, 2, "seen must be at most the 2")):
+        with pytest.raises(ValueError, match=shown):
+            words.words(seen, complete)
+    assert [words.listed(list(names)) for names in ("", "a", "ab", "abc")] == ["none", "a", "a and b", "a, b and c"]

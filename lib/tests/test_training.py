@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from attnrank import data, training
 from attnrank.data import SOURCES
 from attnrank.models import TransformerConfig, VisionTransformer
-from attnrank.training import Images, NonFiniteLoss, Recipe, train
+from attnrank.training import Images, NonFiniteLoss, Recipe, loop, train
 
 CONFIG = TransformerConfig(width=8, heads=2, head_dim=3, depth=2, mlp_width=12, value_dim=5, init="lecun")
 RECIPE = Recipe(epochs=3, batch=16, rate=3e-3)
@@ -153,6 +154,28 @@ def test_matrices_decay_and_every_parameter_is_trained(decay):
     decayed = {names[id(v)] for group in groups if group["weight_decay"] == decay for v in group["params"]}
     expected = {n for n, v in net.named_parameters() if v.ndim == 2 and n not in ("class_token", "position")}
     assert decay == 0.0 or decayed == expected
+
+
+@pytest.mark.parametrize(("device", "dtype", "mixed"), [
+    ("cuda", torch.float32, True), ("cuda", torch.float64, False), ("cpu", torch.float32, False),
+])  # fmt: skip
+def test_precision_is_mixed_on_a_gpu_only(device, dtype, mixed):
+    assert loop._mixed(model(dtype=dtype), SimpleNamespace(device=torch.device(device))) is mixed
+
+
+def test_mixed_precision_keeps_weights_and_loss_in_float32(monkeypatch, tmp_path):
+    """As a GPU would, on the CPU: products in bfloat16, which the loss shows a little, everything kept in float32."""
+    plain, mixed, path = model(dtype=torch.float32), model(dtype=torch.float32), tmp_path / "run.safetensors"
+    one = replace(RECIPE, epochs=1)
+    expected = train(plain, images(), one, seed=0)
+    monkeypatch.setattr(loop, "_mixed", lambda net, inputs: True)
+    seen = []
+    mixed.classifier.register_forward_hook(lambda module, args, logits: seen.append((module.training, logits.dtype)))
+    found = train(mixed, images(), one, seed=0, checkpoint=path)
+    assert {dtype for learning, dtype in seen if learning} == {torch.bfloat16}
+    assert {dtype for learning, dtype in seen if not learning} == {torch.float32}  # the test is not rounded
+    assert 0 < abs(found.final["train_loss"] - expected.final["train_loss"]) < 0.01
+    assert all(value.dtype == torch.float32 for value in training.load(path)[0].values() if value.ndim)
 
 
 def test_test_is_loss_and_accuracy_of_all_images():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,13 +45,17 @@ def difference(
     _check.choice("column", column, table.columns)
     level = 1 - 0.025 / _check.integer("together", together, minimum=1)
     values = [_arm(table, arm).set_index("seed")[column] for arm in (first, second)]
-    pairs = (values[1] - values[0]).dropna().to_numpy()
-    if not len(pairs):
-        return None
-    half = np.inf
-    if len(pairs) > 1:
-        half = stats.t.ppf(level, len(pairs) - 1) * pairs.std(ddof=1) / np.sqrt(len(pairs))
-    return Difference(float(pairs.mean()), float(pairs.mean() - half), float(pairs.mean() + half), len(pairs))
+    pairs = (values[1] - values[0]).dropna().tolist()
+    return mean_of(pairs, level) if pairs else None
+
+
+def mean_of(values: Sequence[float], level: float = 0.975) -> Difference:
+    """Mean of one number a seed, at least one, with the ends of Student's interval at 1 - ``level`` and ``level``."""
+    numbers, half = np.asarray(values, dtype=float), np.inf
+    if len(numbers) > 1:
+        half = stats.t.ppf(level, len(numbers) - 1) * numbers.std(ddof=1) / np.sqrt(len(numbers))
+    mean = numbers.mean()
+    return Difference(float(mean), float(mean - half), float(mean + half), len(numbers))
 
 
 def _arm(table: pd.DataFrame, arm: dict) -> pd.DataFrame:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from attnrank import _check
 from attnrank.experiments.accuracy.arms import SHAPE
-from attnrank.experiments.accuracy.compare import Difference, difference
+from attnrank.experiments.accuracy.compare import Difference, difference, mean_of
 from attnrank.sweep import Setting
 
 #: What accuracy should do: rise, stay, fall, or do what the measured rank at initialisation does.
@@ -18,16 +19,24 @@ EXPECTED = ("rises", "stays", "falls", "as rank")
 SEEDS = 3
 #: Changes of rank / n below this are none.
 SAME_RANK = 0.02
+#: What the predictions are about, in the words of the verdict.
+CONTROL, SCORES = "attention made uniform costs accuracy", "d_qk alone moves accuracy"
+VALUES, INTERVENTIONS = "d_v alone does not", "accuracy follows rank, d_qk as it is"
+SAME = "frozen or sharper scores: no change"
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """From arm ``first`` to arm ``second`` accuracy does what ``expected`` says; ``what`` is the change in words."""
+    """From arm ``first`` to arm ``second`` accuracy does what ``expected`` says; ``what`` is the change in words.
+
+    ``group`` names the predictions that are counted together.
+    """
 
     what: str
     first: Setting
     second: Setting
     expected: str
+    group: str = ""
 
     def __post_init__(self) -> None:
         _check.choice("expected", self.expected, EXPECTED)
@@ -41,20 +50,23 @@ def predictions(base: Setting) -> list[Prediction]:
         chosen = {"intervention": "none"} | base | changes | {"intervention": intervention}
         return {name: chosen[name] for name in SHAPE}
 
+    def scores(what: str, second: Setting, qk_dim: int = full) -> Prediction:
+        return Prediction(f"{what}, d_qk = {qk_dim}", arm(qk_dim=qk_dim), second, "as rank", INTERVENTIONS)
+
     return [
-        Prediction("attention made uniform (control)", arm(), arm("uniform"), "falls"),
-        *(Prediction(f"d_qk from {d} to {full}", arm(qk_dim=d), arm(), "as rank") for d in (1, 2, 4)),
-        *(Prediction(f"d_v from {d} to {full}", arm(value_dim=d), arm(), "stays") for d in (1, 2)),
-        *(Prediction(f"QK-norm, d_qk = {d}", arm(qk_dim=d), arm("qk_norm", qk_dim=d), "as rank") for d in (1, 2, 4)),
-        Prediction("QK-norm and tied, d_qk = 2", arm(qk_dim=2), arm("tied_qk_norm", qk_dim=2), "as rank"),
-        Prediction(f"tied, d_qk = {full}", arm(), arm("tied"), "as rank"),
-        Prediction(f"frozen, d_qk = {full}", arm(), arm("frozen"), "stays"),
-        Prediction(f"temperature / 4, d_qk = {full}", arm(), arm("sharp"), "stays"),
+        Prediction("attention made uniform (control)", arm(), arm("uniform"), "falls", CONTROL),
+        *(Prediction(f"d_qk from {d} to {full}", arm(qk_dim=d), arm(), "as rank", SCORES) for d in (1, 2, 4)),
+        *(Prediction(f"d_v from {d} to {full}", arm(value_dim=d), arm(), "stays", VALUES) for d in (1, 2)),
+        *(scores("QK-norm", arm("qk_norm", qk_dim=d), d) for d in (1, 2, 4)),
+        scores("QK-norm and tied", arm("tied_qk_norm", qk_dim=2), 2),
+        scores("tied", arm("tied")),
+        Prediction(f"frozen, d_qk = {full}", arm(), arm("frozen"), "stays", SAME),
+        Prediction(f"temperature / 4, d_qk = {full}", arm(), arm("sharp"), "stays", SAME),
     ]
 
 
 def judged(rows: pd.DataFrame, made: list[Prediction]) -> pd.DataFrame:
-    """A row for each prediction: change of rank / n and of accuracy with its interval, seeds, and the verdict.
+    """A row for each prediction: its group, change of rank / n and of accuracy with its interval, seeds, the verdict.
 
     Verdicts: "seen", the 95 % interval of the paired differences is on the predicted side of 0; "not seen", it contains
     0 where a change was predicted; "against", it is on another side; "no change seen", it contains 0 where none was
@@ -70,7 +82,7 @@ def judged(rows: pd.DataFrame, made: list[Prediction]) -> pd.DataFrame:
             expected = "stays" if abs(rank.mean) < SAME_RANK else "rises" if rank.mean > 0 else "falls"
         verdict = _verdict(accuracy, expected) if accuracy is not None and seeds >= SEEDS else None
         found.append({
-            "what": each.what, "rank": None if rank is None else rank.mean, "expected": expected,
+            "what": each.what, "group": each.group, "rank": None if rank is None else rank.mean, "expected": expected,
             "accuracy": None if accuracy is None else accuracy.mean,
             "low": None if accuracy is None or seeds < 2 else accuracy.low,
             "high": None if accuracy is None or seeds < 2 else accuracy.high, "seeds": seeds, "verdict": verdict,
@@ -92,12 +104,30 @@ def rank_slope(rows: pd.DataFrame, column: str = "rank_before") -> Difference | 
     Arms that have all of the first `SEEDS` seeds; None with fewer than four of them, or without spread in ``column``.
     The interval is Student's over the seeds.
     """
-    wide = rows[rows.seed < SEEDS].pivot_table(index=list(SHAPE), columns="seed", values=["accuracy", column]).dropna()
+    wide = _by_seed(rows, column)
     if len(wide) < 4 or wide["accuracy"].shape[1] < SEEDS or np.ptp(wide[column].to_numpy()) == 0:
         return None
-    slopes = pd.DataFrame({
-        "seed": range(SEEDS), "arm": 1,
-        "slope": [np.polyfit(wide[column][seed], wide["accuracy"][seed], 1)[0] for seed in range(SEEDS)],
-    })  # fmt: skip
-    zero = slopes.assign(arm=0, slope=0.0)
-    return difference(pd.concat([zero, slopes]), {"arm": 0}, {"arm": 1}, "slope")
+    return mean_of([np.polyfit(wide[column][seed], wide["accuracy"][seed], 1)[0] for seed in range(SEEDS)])
+
+
+def closer(rows: pd.DataFrame, first: str = "rank_before", second: str = "rank_after") -> Difference | None:
+    """Does accuracy go with ``second`` more closely than with ``first``? Spearman's correlation over arms, their
+    difference, mean over seeds.
+
+    Arms that have all of the first `SEEDS` seeds; None with fewer than five of them, or where a column is the same in
+    all. The interval is Student's over the seeds.
+    """
+    wide = _by_seed(rows, first, second)
+    if len(wide) < 5 or wide["accuracy"].shape[1] < SEEDS or (np.ptp(wide.to_numpy(), axis=0) == 0).any():
+        return None
+
+    def correlation(column: str, seed: int) -> float:
+        return float(stats.spearmanr(wide[column][seed], wide["accuracy"][seed]).statistic)
+
+    return mean_of([correlation(second, seed) - correlation(first, seed) for seed in range(SEEDS)])
+
+
+def _by_seed(rows: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """Accuracy and other columns by arm and seed; arms that have all of the first `SEEDS` seeds."""
+    first = rows[rows.seed < SEEDS]
+    return first.pivot_table(index=list(SHAPE), columns="seed", values=["accuracy", *columns]).dropna()
