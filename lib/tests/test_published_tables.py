@@ -16,10 +16,17 @@ from attnrank import sweep
 from attnrank.experiments import EXPERIMENTS
 from attnrank.experiments.upkeep.verification import Verdict, verify
 from attnrank.sweep import _provenance
+from table_values import impossible
 
 RESULTS = Path(__file__).resolve().parents[2] / "book" / "results"
 pytestmark = pytest.mark.usefixtures("one_thread")  # as in a sweep, where the published rows were computed
 PUBLISHED = sorted(path.stem for path in RESULTS.glob("*.json"))
+#: Tables without a column whose name says which values it can have.
+UNNAMED = {
+    "attention_svm", "convex_memory", "depth_ranks", "formula_lines", "increment_rule", "layer_causes",
+    "layer_finals", "layer_search", "linear_heads", "nonconvex_trace", "probe_memory", "rank_ascent", "saturation",
+    "saturation_trials", "sizing", "softmax_vertices", "student_maps", "text_shares", "token_conditions",
+}  # fmt: skip
 
 
 def committed(name: str) -> bool:
@@ -121,6 +128,15 @@ def test_a_changed_function_is_found(published):
     if verdict.failure is None and not verdict.compared:
         pytest.skip(str(verdict))
     assert re.search(r"\.csv line \d+: .* recomputed", verdict.failure)
+
+
+def test_published_values_are_possible(published):
+    """A share lies between 0 and 1, a mean rank below n, no deviation is negative; and a planted value is found."""
+    table, settings = sweep.read(published, folder=RESULTS), EXPERIMENTS[published].paper[0]
+    results = [name for name in table if name not in settings]
+    assert impossible(table, results) == []
+    ruled = [name for name in results if impossible(table.assign(**{name: -2.0}), [name])]
+    assert bool(ruled) != (published in UNNAMED), "is there a rule of table_values for its columns?"
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
