@@ -7,6 +7,7 @@ import importlib
 import inspect
 import math
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,6 +45,13 @@ def test_a_table_says_where_its_code_is():
             assert experiment.chapter == stem, table
             assert getattr(importlib.import_module(experiment.module), experiment.name) is experiment.function, table
     assert sum(len(chapter.EXPERIMENTS) for chapter in experiments.chapters()) == len(EXPERIMENTS)
+
+
+def test_tests_of_chapters_are_named_by_stem():
+    rooms = {chapter.__name__.rpartition(".")[2] for chapter in experiments.chapters()} | {"shared", "upkeep"}
+    paths = Path(__file__).parent.glob("test_experiments_*.py")
+    names = [path.stem.removeprefix("test_experiments_") for path in paths]
+    assert [name for name in names if not any(name == room or name.startswith(f"{room}_") for room in rooms)] == []
 
 
 def test_a_name_that_two_modules_use_is_refused():

@@ -110,3 +110,37 @@ def test_saturation_trials_apply_both_rules_to_one_measured_curve(design, monkey
     assert result["increment_d_h"] == theory.increment_stop(curve[:6], 0.01)
     expected = theory.gap_stop(dims, curve, theory.occupancy_bound(n) / n - 0.1)
     assert result["gap_d_h"] == (None if expected is None else pytest.approx(expected, rel=1e-9))
+
+
+def test_the_increment_rule_stops_at_once_or_never():
+    assert growth.increment_rule(12, 5, threshold=100.0, largest=9, seed=0) == {"d_h": 1}
+    rising = growth.increment_rule(64, 200, threshold=1e-9, largest=3, seed=0)  # the first increments are far above
+    assert rising == {"d_h": 3}
+
+
+@pytest.mark.parametrize("n", [64, 4096])
+def test_saturation_solves_its_rule(n):
+    def fraction(d_h):
+        return theory.head_dim_bound(n, d_h) / n
+
+    d_h = growth.saturation(n, "gap", 0.05)["d_h"]
+    assert theory.occupancy_bound(n) / n - fraction(d_h) == pytest.approx(0.05, rel=1e-5)
+    d_h = growth.saturation(n, "increment", 0.01)["d_h"]
+    assert fraction(d_h + 1) - fraction(d_h) == pytest.approx(0.01, rel=1e-4)
+    d_h = growth.saturation(n, "doubling", 0.01)["d_h"]
+    assert fraction(2 * d_h) - fraction(d_h) == pytest.approx(0.01, rel=1e-4)
+    for wider in (1.1, 2.0, 10.0):
+        assert fraction(2 * wider * d_h) - fraction(wider * d_h) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "name"),
+    [
+        (growth.increment_rule, (8, 4, 0.0, 9, 0), "threshold"),
+        (growth.saturation, (64, "square", 0.1), "rule"),
+        (growth.saturation, (64, "doubling", 0.9), "level"),
+    ],
+)
+def test_bad_rules_are_refused_by_name(function, arguments, name):
+    with pytest.raises(ValueError, match=name):
+        function(*arguments)

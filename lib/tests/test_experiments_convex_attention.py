@@ -1,5 +1,4 @@
-"""Experiments of the chapters convex_attention and token_sparsity: gradients, projections, patches, rivals'
-objective."""
+"""experiments.convex_attention: gradients and projections of training, and what its rivals solve."""
 
 import numpy as np
 import pytest
@@ -7,7 +6,6 @@ import torch
 from scipy.optimize import minimize
 
 from attnrank import convex
-from attnrank.experiments import token_sparsity
 from attnrank.experiments.convex_attention import rivals, training
 
 
@@ -44,15 +42,6 @@ def test_projection_to_the_simplex():
 def test_training_never_ends_below_the_optimum():
     row = training.nonconvex_runs("toy", "projected", 3, 1.0, 3)
     assert 0 <= row["gap"] <= row["certificate"] and row["least_excess"] >= -1e-9 and row["ratio"] >= 1
-
-
-def test_patches_are_cut_row_by_row():
-    images = torch.arange(2 * 3 * 4 * 4, dtype=torch.float64).view(2, 3, 4, 4)
-    cut = token_sparsity.patches(images, 2)
-    assert cut.shape == (2, 4, 12)
-    for k, (row, column) in enumerate(((0, 0), (0, 2), (2, 0), (2, 2))):
-        expected = images[:, :, row : row + 2, column : column + 2].flatten(1)
-        assert torch.equal(cut[:, k], expected)
 
 
 def test_rivals_solve_the_same_program():
