@@ -1,11 +1,9 @@
 """hardmax_rank where rounding, underflow, overflow and ties would have it wrong, against exact rational arithmetic."""
 
-from fractions import Fraction
-
 import numpy as np
 import pytest
 import torch
-from test_ranks_hardmax import DTYPES, PATHS, draw, force, integers, last_bits
+from test_ranks_hardmax import DTYPES, PATHS, draw, exact_rank, force, integers, last_bits
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnrank import hardmax_rank
@@ -16,13 +14,6 @@ SIZE = 18  # tokens of a case; fractions are slow
 
 #: Exponents of the smallest number above zero and of the largest.
 EXTREMES = dict(zip(DTYPES, [(-24, 15), (-133, 127), (-149, 127), (-1074, 1023)], strict=True))
-
-
-def exact_rank(q, k, causal=False):
-    """The rank of one matrix in rational arithmetic."""
-    rational = np.vectorize(Fraction, otypes=[object])
-    scores = rational(q.double().numpy()) @ rational(k.double().numpy()).T
-    return len({row[: i + 1 if causal else None].argmax() for i, row in enumerate(scores)})
 
 
 def one_hot(seed, n, d):

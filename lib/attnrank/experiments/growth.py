@@ -135,10 +135,14 @@ def _curves(distribution: str, n: int, d: int, design: str, batch: int, generato
     return torch.stack([hardmax_rank_on_device(q, k) for q, k in pairs], -1).double()
 
 
+#: No number of repetitions has more trials: their seeds begin at this many times the number.
+MOST_TRIALS = 1000
+
+
 def _trials(distribution: str, n: int, design: str, repetitions: int, trials: int) -> list[Setting]:
     return grid(
         distribution=[distribution], n=[n], d=[WIDTHS[n]], design=[design], repetitions=[repetitions],
-        seed=[1000 * repetitions + trial for trial in range(trials)],
+        seed=[MOST_TRIALS * repetitions + trial for trial in range(trials)],
     )  # fmt: skip
 
 

@@ -42,7 +42,7 @@ def head_dimension_bounds(n: int, d_h: int) -> Setting:
     }
 
 
-def _heads(n: int, d_h: int) -> int:
+def _samples(n: int, d_h: int) -> int:
     """So many heads that the standard error of rank / n is below 5e-4.
 
     The standard deviation of rank / sqrt(n) is 0.32 for wide heads; where the keys are most unequal it reaches 0.35 for
@@ -76,7 +76,7 @@ def _wide() -> list[Setting]:
     head_dims[4096] += (96, 192)
     cells = [(n, d_h) for n in _LENGTHS for d_h in head_dims[n]]
     cells += [(n, d_h) for n in (16, 64, 256, 1024, 4096) for d_h in (1024, 4096)] + [(n, 512) for n in (16, 32, 64)]
-    return [{"n": n, "d_h": d_h, "samples": _heads(n, d_h), "seed": 3} for n, d_h in cells]
+    return [{"n": n, "d_h": d_h, "samples": _samples(n, d_h), "seed": 3} for n, d_h in cells]
 
 
 def _increments() -> list[Setting]:

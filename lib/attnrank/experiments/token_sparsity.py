@@ -65,6 +65,10 @@ def targets(dataset: str, labels: Tensor, task: str) -> Tensor:
     return y
 
 
+#: Added to the number of a bootstrap sample, so that it is not drawn as the samples are.
+RESAMPLE_SEEDS = 1000
+
+
 def fitted(
     dataset: str, samples: int, task: str, share: float, resample: int = 0
 ) -> tuple[convex.Solution, float, float]:
@@ -74,7 +78,7 @@ def fitted(
     """
     x, labels, x_test, test_labels = split(dataset, samples)
     if resample:
-        rows = torch.randint(samples, (samples,), generator=seeded(1000 + resample))
+        rows = torch.randint(samples, (samples,), generator=seeded(RESAMPLE_SEEDS + resample))
         x, labels = x[rows], labels[rows]
         shift = x.mean(0)
         x, x_test = x - shift, x_test - shift

@@ -93,8 +93,8 @@ def _groups(attention: Attention) -> Iterator[Group]:
     else:
         indices = list(every) if one_head else list(every.flatten()[:, None])
     flat: dict[str, Any] = {
-        name: _heads(getattr(attention, name), samples, heads) for name in ("q", "k", "v", "output", "scores", "sink")
-    } | {"bias": _heads(mask.bias, samples, heads)}
+        name: _by_head(getattr(attention, name), samples, heads) for name in ("q", "k", "v", "output", "scores", "sink")
+    } | {"bias": _by_head(mask.bias, samples, heads)}
     if attention.scores is not None:
         flat["bias"] = None
     for index in indices:
@@ -111,7 +111,7 @@ def _groups(attention: Attention) -> Iterator[Group]:
         yield Group(attention, index, found, visible=visible, **picked)
 
 
-def _heads(x: Tensor | None, samples: int, heads: int) -> Tensor | None:
+def _by_head(x: Tensor | None, samples: int, heads: int) -> Tensor | None:
     """x (S or 1, H or fewer, ...) with a matrix for each sample and head, (S * H, ...)."""
     if x is None:
         return None

@@ -25,7 +25,7 @@ def factors(name: str, args: tuple, kwargs: dict) -> tuple[object, object]:
     return left, right
 
 
-def queries_keys(name: str, args: tuple, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor] | None:
+def as_queries_keys(name: str, args: tuple, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor] | None:
     """q (..., n, d_h) and k (..., m, d_h) of a product that may be ``q k^T``; None where it cannot be.
 
     Products with weights, and those whose right factor is one matrix for a batch, are left out.

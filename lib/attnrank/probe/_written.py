@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from attnrank.probe._products import factors, is_weight, queries_keys, values_of
+from attnrank.probe._products import as_queries_keys, factors, is_weight, values_of
 from attnrank.probe._reporter import Reporter
 from attnrank.probe._traces import Traces, tensors, wrapped
 
@@ -100,7 +100,7 @@ class Written:
             return result
         self._traces.follow(name, args, kwargs, result)
         if left.is_floating_point() and result.ndim >= 2:
-            pair = queries_keys(name, args, left, right)
+            pair = as_queries_keys(name, args, left, right)
             if pair is not None:
                 self._products[result] = pair
         return result

@@ -78,7 +78,7 @@ def layer_causes(
     for d in HEAD_DIMS:
         ranks, curves = [], []
         for _ in range(_check.integer("samples", samples, minimum=1)):
-            q, k, counts = _heads(cause, amount, n, d, generator)
+            q, k, counts = _drawn(cause, amount, n, d, generator)
             ranks.append(hardmax_rank_on_device(q, k, causal=cause == "causal").item() / n)
             a = compressed_softmax(q, k, counts, temperature * d**power, causal=cause == "causal")
             curves.append(soft_ranks(a, n, FINE_EXPONENTS))
@@ -90,7 +90,7 @@ def layer_causes(
     return {"distinct": float(np.mean(distinct)), "exponent": FINE_EXPONENTS[best]} | fitted | hard
 
 
-def _heads(cause: str, amount: float, n: int, d_h: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+def _drawn(cause: str, amount: float, n: int, d_h: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
     """Queries and keys of the distinct tokens, and how often each occurs; "masked" has fewer keys than queries."""
 
     def normal(*shape: int) -> Tensor:

@@ -21,6 +21,8 @@ from attnrank.sweep import Setting
 SAMPLES, TOKENS, DIMENSION = 4, 5, 6
 PARAMETERS = ("W", "K and Q")
 LOOKS = (100, 1000, 10_000)
+#: Added to a seed for the weights that training starts from.
+START_SEEDS = 10_000
 #: Length of a step: the gradient is normalised.
 RATE = 0.02
 #: Singular values below this share of the largest are not counted.
@@ -108,7 +110,7 @@ def _least(seed: int) -> tuple[Tensor, Tensor]:
 def _trained(parameters: str, seed: int) -> dict[int, Tensor]:
     """W after the steps of ``LOOKS``."""
     differences, queries = task(seed)
-    g = torch.Generator().manual_seed(10_000 + seed)
+    g = torch.Generator().manual_seed(START_SEEDS + seed)
     joint = _check.choice("parameters", parameters, PARAMETERS) == "W"
     shape = (DIMENSION, DIMENSION)
     k, q = (0.01 * torch.randn(shape, generator=g, dtype=torch.float64) for _ in range(2))

@@ -25,6 +25,8 @@ PIXELS = ("standardised", "unit", "symmetric")
 #: uniform weights and biases of variance 1 / (3 fan_in); "normalised", the same between two LayerNorms.
 EMBEDDINGS = ("lecun", "truncated_normal", "torch", "normalised")
 POSITIONS = (0.0, 0.02, 0.1, 0.3, 1.0)
+#: Added to a seed for the weights of the heads.
+HEAD_SEEDS = 1000
 
 
 def vit_choices(
@@ -44,7 +46,7 @@ def vit_choices(
     ``directions`` describe the tokens after LayerNorm, see :func:`token_geometry`.
     """
     x = _tokens(dataset, patch, pixels, embedding, positions, bool(class_token), samples, seed)
-    generator = torch.Generator().manual_seed(1000 + _check.integer("seed", seed, minimum=0))
+    generator = torch.Generator().manual_seed(HEAD_SEEDS + _check.integer("seed", seed, minimum=0))
     w_q, w_k = torch.randn(
         2, HEADS, WIDTH, _check.integer("d_h", d_h, minimum=1), generator=generator, dtype=torch.float64
     )
