@@ -1,6 +1,7 @@
 """The directive ``{status}``: tables written at build time from what is on the disk and installed.
 
     ```{status} tables      every published table: rows, how they repeat, device, date, time, versions, the files
+    ```{status} roundings   how many rows were computed again where one machine rounds like others
     ```{status} costs       the time of the tables, by chapter
     ```{status} notebooks   when the notebooks ran in this build, and how long; not in a build from stored outputs
     ```{status} versions    what this build was made with
@@ -104,7 +105,8 @@ class Status(SphinxDirective):
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        kinds = {"tables": self.tables, "costs": self.costs, "versions": self.versions, "notebooks": self.notebooks}
+        kinds = {"tables": self.tables, "roundings": self.roundings, "costs": self.costs, "versions": self.versions,
+                 "notebooks": self.notebooks}  # fmt: skip
         if self.arguments[0] not in kinds:
             raise self.error(f"status must be one of {', '.join(kinds)}, got {self.arguments[0]!r}")
         return [kinds[self.arguments[0]]()]
@@ -122,6 +124,20 @@ class Status(SphinxDirective):
             ])  # fmt: skip
         heads = ["table", "chapter", "rows", "repeats", "device", "date", "time", "torch", "verified"]
         return table_of(heads, rows)
+
+    def roundings(self) -> nodes.Node:
+        """The counts of ``verified.csv``, added over the tables; `attnrank.experiments.upkeep.all_rows` writes it."""
+        self.env.note_dependency(str(RESULTS / "verified.csv"))
+        of = defaultdict(list)
+        with (RESULTS / "verified.csv").open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                of[row["rounding"], row["threads"]].append(row)
+        rows: list[list[nodes.Node | str]] = []
+        for (rounding, threads), found in sorted(of.items()):
+            every, here, different = (sum(int(row[key]) for row in found) for key in ("rows", "compared", "different"))
+            tables = f"{sum(row['compared'] != '0' for row in found)} of {len(found)}"
+            rows.append([nodes.literal("", rounding), threads, tables, f"{here:,} of {every:,}", str(different)])
+        return table_of(["rounding", "threads", "tables", "rows compared", "different"], rows)
 
     def costs(self) -> nodes.Node:
         chapters = defaultdict(list)

@@ -47,6 +47,7 @@ QUERIES = {  # what is typed: where one of the first three results must lead
     "flash attention": "notebooks/18_choosing_head_dimension.html#the-rule-judged",
     "duality gap": "notebooks/20_convex_attention.html#optimality-and-a-gap-that-anybody-can-check",
     "log n": "notebooks/04_growth.html",
+    "how to cite": "book/reading.html#how-to-cite",
 }
 
 

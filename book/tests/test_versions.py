@@ -1,10 +1,12 @@
-"""The pinned versions of the build lie in the ranges that the package declares."""
+"""The pinned versions of the build lie in the ranges that the package declares; how to cite the book is said once."""
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
+import yaml
 from packaging.requirements import Requirement
 
 
@@ -20,3 +22,14 @@ def test_pins_lie_in_the_ranges(root: Path) -> None:
         declared = Requirement(text)
         [version] = pins[declared.name.lower()]
         assert declared.specifier.contains(version), f"{text}: pinned at {version}"
+
+
+def test_the_citation_is_the_same_everywhere(root: Path) -> None:
+    declared = yaml.safe_load((root / "CITATION.cff").read_text(encoding="utf-8"))
+    project = tomllib.loads((root / "lib/pyproject.toml").read_text(encoding="utf-8"))["project"]
+    page = (root / "book/reading.md").read_text(encoding="utf-8")
+    shown = dict(re.findall(r"^  (\w+) += \{+([^{}]+)\}+", page, flags=re.MULTILINE))
+    [author] = declared["authors"]
+    expected = {"title": declared["title"], "author": author["name"], "version": declared["version"],
+                "year": str(declared["date-released"])[:4]}  # fmt: skip
+    assert shown == expected and project["version"] == declared["version"]

@@ -8,6 +8,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 
@@ -68,7 +69,7 @@ def other(value, by):
     return value if value is None else not value if isinstance(value, bool) else value + type(value)(1)
 
 
-def wrong(repeats, row, rows):
+def wrong(repeats, setting, row, rows):
     """A stored row with results that are off: by 1e-6 or ten times the tolerance, or, where rows are compared within
     statistical margins, by a hundredth more than the margin in one column, drawn at random; a number where a row that
     could not be computed has none, and 1e-6 more where a margin is nothing."""
@@ -79,22 +80,27 @@ def wrong(repeats, row, rows):
     if not columns:
         return row | {random.choice(list(repeats.errors)): 0.5}
     column = random.choice(columns)
-    by = 1.01 * repeats.margin(column, row, rows) or 1e-6
+    by = 1.01 * repeats.margin(column, setting | row, rows) or 1e-6
     return row | {column: row[column] + random.choice([-by, by])}
 
 
-def stored_results(published):
-    """The results of every row of a table, without its setting; None for what is missing."""
-    table, settings = sweep.read(published, folder=RESULTS), EXPERIMENTS[published].paper[0]
-    rows = table.drop(columns=list(settings), errors="ignore").to_dict("records")
-    return [{name: None if value != value else value for name, value in row.items()} for row in rows]
+def stored_rows(published):
+    """The setting and the results of every row of a table; None for what is missing."""
+    rows, names = sweep.read(published, folder=RESULTS).to_dict("records"), EXPERIMENTS[published].paper[0]
+    return [
+        ({name: row[name] for name in names},
+         {name: None if value != value else value for name, value in row.items() if name not in names})
+        for row in rows
+    ]  # fmt: skip
 
 
 def test_a_changed_row_is_seen_whichever_it_is(published):
     """Negative control of the comparison, over all rows: the next test draws one."""
-    repeats, rows = EXPERIMENTS[published].repeats, stored_results(published)
-    changed = [wrong(repeats, row, len(rows)) for row in rows]
-    unseen = [k for k, row in enumerate(rows) if repeats.difference(row, changed[k], len(rows)) is None]
+    repeats, rows = EXPERIMENTS[published].repeats, stored_rows(published)
+    unseen = [
+        setting for setting, row in rows
+        if repeats.difference(setting | row, setting | wrong(repeats, setting, row, len(rows)), len(rows)) is None
+    ]  # fmt: skip
     assert unseen == []
 
 
@@ -108,7 +114,7 @@ def test_a_changed_function_is_found(published):
     def changed(**setting):
         row = stored[tuple(setting.values())]
         results = {name: None if value != value else value for name, value in row.items() if name not in settings}
-        return wrong(experiment.repeats, results, len(table))
+        return wrong(experiment.repeats, setting, results, len(table))
 
     free = {"seconds_again": lambda setting: 0.0, "data": "", "checkpoint": False, "threads": "one"}
     verdict = verified(published, function=changed, **free)
@@ -125,3 +131,16 @@ def test_a_table_names_the_code_that_made_it(name):
     assert {field: record[field] for field in declared} == declared, (
         f"run: python -m attnrank.sweep {name} --profile paper"
     )
+
+
+def test_rows_under_other_roundings_are_of_these_tables():
+    """What ``verified.csv`` counts belongs to the tables as they are now, and nothing differed."""
+    counts = pd.read_csv(RESULTS / "verified.csv", keep_default_na=False)
+    assert not counts.duplicated(["table", "rounding", "threads"]).any()
+    for row in counts.itertuples():
+        experiment = EXPERIMENTS[row.table]
+        assert row.version == experiment.version, f"{row.table} has a new version: verify its rows again"
+        assert 0 == row.different <= row.compared <= row.rows <= len(experiment.paper) and not experiment.timed
+    assert set(zip(counts["rounding"], counts["threads"])) == {
+        (rounding, threads) for rounding in ("ATEN_CPU_CAPABILITY=avx2", "ATEN_CPU_CAPABILITY=default",
+                                             "MKL_CBWR=COMPATIBLE") for threads in (1, 2)}  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,12 @@ import pandas as pd
 import pytest
 import torch
 
-from attnrank import sweep
+from attnrank import sweep, training
 from attnrank.experiments import EXPERIMENTS
+from attnrank.experiments.accuracy import runs as accuracy_runs
+from attnrank.experiments.after_training import own
+from attnrank.experiments.convex_experiments import grokking, modular
+from attnrank.models import Attention
 from attnrank.sweep import Exact, Rounding, Statistical
 from attnrank.sweep.repeats import from_record, to_record
 
@@ -84,8 +89,20 @@ def test_ignored_columns_are_not_compared():
     assert repeats.difference(stored, stored | {"n": 5}, 10).startswith("n is 4, recomputed 5")
 
 
+def test_rows_before_the_iteration_are_compared_to_rounding():
+    repeats = Statistical({"rank": 0.1}, rtol=1e-6, ignored=("seconds",), before={"epoch": 0})
+    first, later = ({"epoch": epoch, "rank": 2.0, "seconds": 1.0} for epoch in (0, 1))
+    assert repeats.begins(first) and not repeats.begins(later)
+    assert repeats.margin("rank", first, 50) == 2e-6 and repeats.margin("rank", later, 50) > 0.7
+    for near in ({"rank": 2.000001}, {"seconds": 9.0}):
+        assert repeats.difference(first, first | near, 50) is None
+    assert repeats.difference(first, first | {"rank": 2.00001}, 50).startswith("rank is 2.0, recomputed")
+    assert repeats.difference(later, later | {"rank": 2.7}, 50) is None
+
+
 @pytest.mark.parametrize("repeats", [Exact(), Rounding(1e-7, 1e-12), Statistical({"a": 0.5, "b": "e"}, rtol=1e-3),
-                                     Statistical({"a": 0.5}, ignored=("seconds",))])  # fmt: skip
+                                     Statistical({"a": 0.5}, ignored=("seconds",)),
+                                     Statistical({"a": 0.5}, before={"epoch": 0})])  # fmt: skip
 def test_declarations_are_read_back(repeats):
     assert json.loads(json.dumps(to_record(repeats))) == to_record(repeats)
     assert from_record(to_record(repeats)) == repeats
@@ -114,16 +131,15 @@ RESULTS = Path(__file__).resolve().parents[2] / "book" / "results"
 def stored(name, **setting):
     table = sweep.read(name, folder=RESULTS)
     [row] = table[(table[list(setting)] == pd.Series(setting)).all(axis=1)].to_dict("records")
-    columns = EXPERIMENTS[name].paper[0].keys()
-    return {k: row[k] for k in columns}, {k: v for k, v in row.items() if k not in columns}, len(table)
+    return {k: row[k] for k in EXPERIMENTS[name].paper[0]}, row, len(table)
 
 
 def verdict(name, faulty=lambda function, setting: function(**setting), **setting):
     """What differs of a published row if a faulty function computes it again."""
-    setting, result, rows = stored(name, **setting)
+    setting, row, rows = stored(name, **setting)
     new = faulty(EXPERIMENTS[name].function, setting)
-    new = {k: math.nan if v is None else v for k, v in new.items()}
-    return EXPERIMENTS[name].repeats.difference(result, new, rows)
+    new = setting | {k: math.nan if v is None else v for k, v in new.items()}
+    return EXPERIMENTS[name].repeats.difference(row, new, rows)
 
 
 def next_seed(function, setting):
@@ -166,3 +182,41 @@ def test_wrong_laws_and_temperatures_are_caught(monkeypatch):
             patch.setattr(torch, "randn", uniform)
             assert verdict(name, **CASES[name]) is not None, name
     assert torch.randn is randn
+
+
+# What is trained shows its draws, its weights and its temperature before the first step ------------------------------
+
+BEGUN = {
+    "accuracy_ranks": {"dataset": "digits", "patch": 2, "heads": 4, "qk_dim": 8, "value_dim": 8, "intervention": "none",
+                       "epochs": 2, "seed": 0, "epoch": 0, "layer": 2},
+    "own_heads": {"dataset": "digits", "n": 16, "weights": "random", "seed": 0, "layer": 1, "head": 0},
+    "modular_curves": {"p": 11, "attention": "softmax", "seed": 0, "point": 0},
+}  # fmt: skip
+
+
+@pytest.fixture
+def no_step(monkeypatch):
+    """Runs end before their first step, and none is remembered."""
+
+    def stop(entry):
+        raise training.NonFiniteLoss("enough")
+
+    monkeypatch.delenv("ATTNRANK_RUNS", raising=False)
+    monkeypatch.setattr(accuracy_runs, "train", partial(training.train, progress=stop))
+    monkeypatch.setattr(grokking, "is_enough", lambda looks, steps: bool(looks))
+    for module, remembered in ((accuracy_runs, "_trained_run"), (own, "_attentions"), (modular, "_run")):
+        monkeypatch.setattr(module, remembered, getattr(module, remembered).__wrapped__)
+
+
+@pytest.mark.parametrize("name", BEGUN)
+def test_faults_are_caught_where_training_begins(name, no_step, monkeypatch):
+    assert verdict(name, **BEGUN[name]) is None
+    assert verdict(name, next_seed, **BEGUN[name]) is not None
+    honest = Attention.__init__
+
+    def hotter(attention, *arguments):
+        honest(attention, *arguments)
+        attention.temperature *= 1.1
+
+    monkeypatch.setattr(Attention, "__init__", hotter)
+    assert verdict(name, **BEGUN[name]) is not None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnrank.convex.problem import Problem
+from attnrank.convex.problem import Problem, checked_array, positive, problem
 
 #: Dual points are scaled so that rounding leaves them feasible.
 ROUNDING = 1e-14
@@ -49,7 +49,11 @@ def check(
     ----------
     x, y, beta, loss, penalty : as for :func:`attnrank.convex.solve`; with gates pass ``gated(x, gates)`` as x and
         ``z.flatten(0, 1)`` as z.
-    z : (n, d) or (n, d, outputs); v : of the shape of y.
+    z : (n, d) where y is (samples,), else (n, d, outputs); v : of the shape of y.
+
+    Raises
+    ------
+    ValueError : bad argument, by name.
 
     Examples
     --------
@@ -63,7 +67,9 @@ def check(
     >>> abs(primal - dual) < 1e-6
     True
     """
-    y, v, z = (t if t.ndim == axes else t[..., None] for t, axes in ((y, 2), (v, 2), (z, 3)))
+    given, beta = problem(x, y, loss, penalty, None), positive("beta", beta)
+    z, v = _shaped("z", z, given.shape), _shaped("v", v, tuple(y.shape))
+    x, y, v, z = given.a, given.y, v.reshape(given.y.shape), given.blocks(z)
     u, c, q = torch.einsum("ikd,kdl->il", x, z), torch.einsum("ikd,il->kdl", x, v), y - v
     size = torch.linalg.svdvals if penalty == "nuclear" else lambda blocks: blocks.norm(dim=1)
     entropy = torch.special.entr
@@ -75,6 +81,13 @@ def check(
         value, dual = torch.logsumexp(u, 1).sum() - (y * u).sum(), entropy(q).sum()
         dual = dual if (q.sum(1) - 1).abs().max() <= 1e-9 else torch.tensor(-math.inf)
     return (value + beta * size(z).sum()).item(), dual.item(), (size(c).max() / beta).item()
+
+
+def _shaped(name: str, value: Tensor, shape: tuple[int, ...]) -> Tensor:
+    value = checked_array(name, value, len(shape), str(shape))
+    if value.shape != shape:
+        raise ValueError(f"{name} must have shape {shape} for this x and y, got {tuple(value.shape)}")
+    return value
 
 
 def gated(x: Tensor, gates: Tensor) -> Tensor:

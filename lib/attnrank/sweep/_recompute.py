@@ -105,7 +105,7 @@ def _recomputed(table: Table, function: Callable, index: int) -> Row:
     if isinstance(result, Exception):
         raise RuntimeError(f"recompute {table.name}: the function failed for {setting}: {result!r}") from result
     row = key + table.ordered(result)
-    old, new = (dict(zip(table.results or {}, values[len(key):])) for values in (stored, row))
+    old, new = (setting | dict(zip(table.results or {}, values[len(key):])) for values in (stored, row))
     if difference := from_record(table.record["repeats"]).difference(old, new, len(table.keys)):
         raise ValueError(f"{table.csv} line {index + 2}: {difference}, for {setting}")
     return row

@@ -25,7 +25,7 @@ class Exact:
     rtol: ClassVar[float] = 1e-12
 
     def difference(self, stored: Setting, new: Setting, rows: int) -> str | None:
-        """Say where the results of a row differ from the stored ones, or return None. ``rows``: of the whole table."""
+        """Say where a row, setting and results, differs from the stored one, or return None. ``rows``: in the table."""
         return _first(stored, new, lambda name, a, b: _near(a, b, self.rtol), f"exact, rtol {self.rtol:g}")
 
     def __str__(self) -> str:
@@ -63,6 +63,9 @@ class Statistical:
     exceeds with probability ``rate`` / (rows * columns) at most. Columns that ``errors`` does not name are compared
     with ``rtol``; those of standard errors, which are estimates, within a factor of ``factor``. Columns that
     ``ignored`` names, such as the seconds that a run took, are facts of one computation and are not compared.
+
+    Rows whose setting has the values of ``before``, such as epoch 0, come before what is iterated: all of their columns
+    are compared with ``rtol``. They show whose draws, which weights and which temperature the others began with.
     """
 
     errors: Mapping[str, str | float]
@@ -70,6 +73,7 @@ class Statistical:
     factor: float = 2.0
     rate: float = 1e-6
     ignored: tuple[str, ...] = ()
+    before: Mapping[str, Value] = field(default_factory=dict)
     kind: ClassVar[str] = "statistical"
     _names: frozenset[str] = field(init=False, repr=False, compare=False, default=frozenset())
 
@@ -81,9 +85,13 @@ class Statistical:
         object.__setattr__(self, "_names", frozenset(e for e in self.errors.values() if isinstance(e, str)))
 
     def difference(self, stored: Setting, new: Setting, rows: int) -> str | None:
+        begins = self.begins(stored)
+
         def close(name: str, a: Any, b: Any) -> bool:
             if name in self.ignored:
                 return True
+            if begins:
+                return _near(a, b, self.rtol)
             if name in self.errors and _numbers(a, b):
                 return abs(a - b) <= self.margin(name, stored, rows)
             if name in self._names and _numbers(a, b):
@@ -92,8 +100,14 @@ class Statistical:
 
         return _first(stored, new, close, f"statistical, rate {self.rate:g} over the table")
 
+    def begins(self, stored: Setting) -> bool:
+        """Does a row come before what is iterated?"""
+        return bool(self.before) and all(stored[name] == value for name, value in self.before.items())
+
     def margin(self, name: str, stored: Setting, rows: int) -> float:
         """Largest difference of a column that passes, for a stored row of a table of so many rows."""
+        if self.begins(stored):
+            return self.rtol * abs(float(stored[name]))
         error = self.errors[name]
         scale = stored[error] if isinstance(error, str) else error
         return float(stats.norm.isf(self.rate / (2 * rows * len(self.errors)))) * math.sqrt(2.0) * float(scale)
@@ -107,7 +121,8 @@ Repeats = Exact | Rounding | Statistical
 
 def to_record(repeats: Repeats) -> dict:
     """Return what a table's JSON says of how its numbers repeat."""
-    fields = {name: value for name, value in asdict(repeats).items() if not name.startswith("_") and value != ()}
+    fields = {name: value for name, value in asdict(repeats).items() if not name.startswith("_")}
+    fields = {name: value for name, value in fields.items() if value not in ((), {})}  # said only where it is used
     fields = {
         name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()
     }  # as it is read

@@ -3,18 +3,25 @@
 A record, a text file of one JSON a line, says which rows were compared under which conditions, so that the work goes on
 where it stopped. Set ``ATEN_CPU_CAPABILITY`` (default, avx2) or ``MKL_CBWR`` (COMPATIBLE) before Python starts, and one
 machine rounds like others.
+
+    python -m attnrank.experiments.upkeep.all_rows verified.jsonl
+
+writes ``book/results/verified.csv``: how far that has come, by table and way to round.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 import torch
 
 from attnrank import sweep
@@ -56,13 +63,13 @@ def cheap_rows(name: str, experiment: Experiment, seconds: float, folder: str | 
 
 
 def read_record(record: Path) -> list[dict]:
-    """What has been compared so far; a last line that was torn by a crash is left out."""
+    """What has been compared so far; a line that was torn by a crash, or names no setting, is left out."""
     done = []
     if record.exists():
         for line in record.read_text(encoding="utf-8").splitlines():
             with suppress(ValueError):
                 done.append(json.loads(line))
-    return done
+    return [entry for entry in done if isinstance(entry, dict) and "setting" in entry]
 
 
 def verify_all(
@@ -74,30 +81,57 @@ def verify_all(
     Rows are those of :func:`cheap_rows`. Each is in the record when it is yielded.
     """  # fmt: skip
     record, where = Path(record), conditions(threads)
-    done = {
-        (entry["table"], entry["version"], entry["row"])
-        for entry in read_record(record)
-        if entry["conditions"] == where
-    }
+    done = {_identity(entry) for entry in read_record(record) if entry["conditions"] == where}
     plan = {name: cheap_rows(name, experiment, seconds, folder) for name, experiment in experiments.items()}
     cost = {
         name: seconds_again(name, experiments[name], folder=folder)[rows].sum() for name, rows in plan.items() if rows
     }
     for name in sorted(cost, key=lambda name: cost[name]):
         experiment = experiments[name]
-        rows = [row for row in plan[name] if (name, experiment.version, row) not in done]
+        head = {"table": name, "version": experiment.version}
+        of = {row: head | {"setting": experiment.paper[row]} for row in plan[name]}
+        rows = [row for row in plan[name] if _identity(of[row]) not in done]
         function = Threads(experiment.function, threads) if threads > 1 else experiment.function
         started = time.perf_counter()
         for row, difference in sweep.differences(
             name, function, rows=rows, folder=folder, checkpoint=experiment.checkpoint
         ):
             now = time.perf_counter()
-            entry = {"table": name, "version": experiment.version, "row": row, "conditions": where,
-                     "seconds": round(now - started, 2), "difference": difference}  # fmt: skip
+            entry = of[row] | {"conditions": where, "seconds": round(now - started, 2), "difference": difference}
             with record.open("a", encoding="utf-8") as file:
                 file.write(("" if ends_whole(record) else "\n") + json.dumps(entry) + "\n")
             started = now
             yield name, row, difference
+
+
+def _identity(entry: dict) -> str:
+    """A row by what it computes: its number changes when a grid grows."""
+    return json.dumps([entry["table"], entry["version"], entry["setting"]])
+
+
+def coverage(
+    experiments: dict[str, Experiment], *, record: str | Path, seconds: float = 60.0, folder: str | Path | None = None
+) -> pd.DataFrame:
+    """How many rows of each table have been compared under each way to round and number of threads of the record.
+
+    Columns: ``table``, ``version``, ``rounding`` (such as "MKL_CBWR=COMPATIBLE", "" for the machine's own),
+    ``threads``, ``rows`` (those of :func:`cheap_rows`), ``compared`` of them, and ``different`` of these when they were
+    compared last. Tables of measured times and those whose data are not at hand have no rows, and are left out.
+    """
+    last: dict[tuple[str, int], dict[str, bool]] = defaultdict(dict)
+    for entry in read_record(Path(record)):
+        rounding = " ".join(f"{name}={entry['conditions'][name]}" for name in CONDITIONS if name in entry["conditions"])
+        last[rounding, entry["conditions"]["threads"]][_identity(entry)] = entry["difference"] is not None
+    found = []
+    for name, experiment in sorted(experiments.items()):
+        rows = cheap_rows(name, experiment, seconds, folder)
+        head = {"table": name, "version": experiment.version}
+        of = [_identity(head | {"setting": experiment.paper[row]}) for row in rows]
+        for (rounding, threads), different in sorted(last.items()) if rows else ():
+            compared = [different[row] for row in of if row in different]
+            counts = {"rows": len(rows), "compared": len(compared), "different": sum(compared)}
+            found.append(head | {"rounding": rounding, "threads": threads} | counts)
+    return pd.DataFrame(found, columns=["table", "version", "rounding", "threads", "rows", "compared", "different"])
 
 
 def ends_whole(path: Path) -> bool:
@@ -108,3 +142,23 @@ def ends_whole(path: Path) -> bool:
             return True
         file.seek(-1, os.SEEK_END)
         return file.read() == b"\n"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Write ``verified.csv`` into the results folder from a record."""
+    from attnrank.experiments import EXPERIMENTS  # here: the registry imports every experiment, this module none
+
+    parser = argparse.ArgumentParser(description="Write verified.csv: which published rows were compared, and how.")
+    parser.add_argument("record", type=Path, help="what python -m attnrank.sweep --verify all has written")
+    parser.add_argument("--folder", type=Path, help="the results folder (default book/results)")
+    options = parser.parse_args(arguments)
+    if not options.record.exists():
+        parser.error(f"record must be a file, {options.record} is none")
+    folder = sweep.results_folder(options.folder)
+    published = {name: each for name, each in EXPERIMENTS.items() if (folder / f"{name}.json").exists()}
+    table = coverage(published, record=options.record, folder=folder)
+    table.to_csv(folder / "verified.csv", index=False, lineterminator="\n")
+
+
+if __name__ == "__main__":
+    main()
