@@ -149,6 +149,23 @@ def test_bad_settings_are_refused(change, shown):
         module.task_heads(**(setting | change))
 
 
+@pytest.mark.parametrize("qk_dim", [1, 2, 4])
+def test_equal_tokens_count_as_one_whatever_rounding_makes_of_their_scores(qk_dim):
+    """In recall several tokens ask the same. A head reaches as many tokens as its rank in exact arithmetic says."""
+    for seed in range(3):
+        source = Task("recall", 16, 4, seed)
+        model = module.head(source, 1, qk_dim, "none")
+        x, target = source.test_batch()
+        first = (x[:, :, None] == x[:, None]).all(-1).int().argmax(-1)
+        assert (first != torch.arange(16)).any(1).all()
+        with torch.no_grad():
+            q, k = (part[:, 0] for part in copy.deepcopy(model.attention).double().scaled_queries_keys(x))
+        rank = hardmax_rank(q, k.gather(1, first[..., None].expand_as(k)))
+        found = module.measured(model, source)
+        assert found.rank == rank.double().mean().item()
+        assert found.ceiling == ceiling_of(target, rank).mean().item()
+
+
 def test_rows_of_the_table_are_trained_again():
     """Three random rows, compared as the table declares."""
     experiment = EXPERIMENTS["task_heads"]

@@ -133,14 +133,17 @@ def test_an_attention_matrix_in_place_of_queries_and_keys_is_refused():
         ((2, 8, 300, 16), False),  # (batch, n, heads, head_dim), and as it should be
         ((4, 40, 768), True),
         ((12, 40, 64), False),
-        ((12, 40, 576), False),  # heads not split, and split
+        ((2, 197, 384), True),
+        ((8, 40, 256), False),  # heads not split, and split
+        ((1, 128, 4, 8), True),
+        ((64, 64, 12, 8), True),
+        ((1, 12, 5, 8), False),
+        ((1, 32, 100, 8), False),  # more heads than tokens, and few of both
         ((300, 8, 16), False),
-        ((64, 128, 32, 8), False),
-        ((1, 128, 4, 8), False),
-        ((40, 768), False),  # many sequences; short ones
+        ((40, 768), False),  # many sequences; a head
     ],
 )
-def test_a_layout_that_no_model_has_is_said(shape, warned):
+def test_a_layout_that_few_models_have_is_said(shape, warned):
     q, k = heads(*shape)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

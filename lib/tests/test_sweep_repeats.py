@@ -191,6 +191,7 @@ BEGUN = {
                        "epochs": 2, "seed": 0, "epoch": 0, "layer": 2},
     "own_heads": {"dataset": "digits", "n": 16, "weights": "random", "seed": 0, "layer": 1, "head": 0},
     "modular_curves": {"p": 11, "attention": "softmax", "seed": 0, "point": 0},
+    "task_heads": {"task": "recall", "n": 16, "wanted": 4, "qk_dim": 2, "seed": 0},  # trained: a second
 }  # fmt: skip
 
 

@@ -103,11 +103,6 @@ def load(name: str, *, seed: int | None = None) -> nn.Module:
     return model.requires_grad_(False).eval()
 
 
-def stories_tokenizer():
-    """The tokenizer of stories260K."""
-    return _transformers().AutoTokenizer.from_pretrained(files("stories260K"))
-
-
 def clip(name: str) -> Tensor:
     """One of the four recordings, one second at 16 kHz: float32 (16000) between -1 and 1."""
     import wave

@@ -24,7 +24,7 @@ def numerical_rank(
     """Number of singular values of ``a`` that are at least ``tol`` (or ``tol`` times the largest).
 
     The answer has the precision of a float64 SVD; large matrices are counted without one where that is certain, see
-    :func:`certified_rank`.
+    :func:`attnrank.ranks.certified_rank`.
 
     Parameters
     ----------

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from attnrank import _check
 from attnrank.experiments.does_rank_matter.tasks import Task
+from attnrank.experiments.shared.heads import distinct_entries
 from attnrank.models import Attention, QueriesKeys, TransformerConfig
 from attnrank.ranks import hardmax_rank
 from attnrank.training.source import generator_of
@@ -60,17 +61,24 @@ def head(source: Task, heads: int, qk_dim: int, intervention: str) -> Head:
 
 
 class Measured:
-    """What a layer's best keys are on test sequences, computed in float64 from its weights; see `task_heads`."""
+    """What a layer's best keys are on test sequences, computed in float64 from its weights; see `task_heads`.
 
-    def __init__(self, q: Tensor, k: Tensor, target: Int64[Tensor, "count n"]) -> None:
+    ``first`` says of each token which is the first that equals it: their scores tie, and rounding must not decide.
+    """
+
+    def __init__(
+        self, q: Tensor, k: Tensor, target: Int64[Tensor, "count n"], first: Int64[Tensor, "count n"]
+    ) -> None:
         n = target.shape[1]
+        first = first[:, None].expand(k.shape[:-1])
+        k = k.gather(-2, first[..., None].expand_as(k))
         scores = q @ k.mT
-        best = scores.argmax(-1)  # (count, heads, n)
+        best = first.gather(-1, scores.argmax(-1))  # (count, heads, n)
         rank = hardmax_rank(q, k)
-        self.needed = _distinct(target, n).double().mean().item()
+        self.needed = distinct_entries(target, n).double().mean().item()
         self.rank = rank.double().mean().item()
         self.aim: Bool[Tensor, "count n"] = scores.softmax(-1).mean(1).argmax(-1) == target
-        reached = _distinct(best.flatten(1), n)
+        reached = distinct_entries(best.flatten(1), n)
         self.ceiling = ceiling_of(target, reached).mean().item()
         self.margins = ceiling_of(target, reached) - self.aim.double().mean(1)
         flags = torch.zeros(len(target), n, dtype=torch.bool).scatter_(1, best.flatten(1), True)
@@ -82,7 +90,8 @@ def measured(model: Head, source: Task) -> Measured:
     """Measure a layer on the test sequences of its task."""
     x, target = source.test_batch()
     q, k = copy.deepcopy(model.attention).double().scaled_queries_keys(x)
-    return Measured(q, k, target)
+    first = (x[:, :, None] == x[:, None]).all(-1).int().argmax(-1)
+    return Measured(q, k, target, first)
 
 
 def ceiling_of(
@@ -96,10 +105,6 @@ def ceiling_of(
     often = torch.zeros(count, n, dtype=torch.int64).scatter_add_(1, target, torch.ones_like(target))
     covered = often.sort(1, descending=True).values.cumsum(1)
     return covered.gather(1, reached.clamp(max=n)[:, None] - 1)[:, 0] / n
-
-
-def _distinct(chosen: Int64[Tensor, "count many"], n: int) -> Int64[Tensor, " count"]:
-    return torch.zeros(len(chosen), n, dtype=torch.int64).scatter_(1, chosen, 1).sum(1)
 
 
 def circle_head(

@@ -16,11 +16,12 @@ def task_heads(
 ) -> Setting:
     """Train one attention layer on a task; what it got right, and its hardmax rank, before and after.
 
-    ``accuracy`` is the share of right answers. ``aim`` is the share of tokens whose most attended token (mean over
-    heads) is the wanted one. ``needed`` is the mean number of tokens that are wanted, ``rank`` the mean hardmax rank of
-    a head, ``ceiling`` the largest aim that heads of these ranks can have if each token's answer is the most attended
-    one in some head: see `ceiling_of`. ``aim_if_unattended`` is the aim, after training, at wanted tokens that no
-    token attended to before training, and ``aim_if_attended`` at the others; missing where there are none.
+    ``accuracy`` is the share of right answers, ``loss`` the cross-entropy. ``aim`` is the share of tokens whose most
+    attended token (mean over heads) is the wanted one. ``needed`` is the mean number of tokens that are wanted,
+    ``rank`` the mean hardmax rank of a head, ``ceiling`` the largest aim that heads of these ranks can have if each
+    token's answer is the most attended one in some head: see `ceiling_of`. ``aim_if_unattended`` is the aim, after
+    training, at wanted tokens that no token attended to before training, and ``aim_if_attended`` at the others; missing
+    where there are none.
     """
     source = Task(task, n, wanted, seed, readout)
     model = head(source, heads, qk_dim, intervention)
@@ -35,7 +36,8 @@ def task_heads(
         "needed": before.needed, "accuracy_before": run.epochs[0]["test_accuracy"],
         "accuracy": run.final["test_accuracy"], "aim_before": before.aim.double().mean().item(),
         "aim": after.aim.double().mean().item(), "rank_before": before.rank, "rank": after.rank,
-        "ceiling_before": before.ceiling, "ceiling": after.ceiling, "loss": run.final["test_loss"],
+        "ceiling_before": before.ceiling, "ceiling": after.ceiling, "loss_before": run.epochs[0]["test_loss"],
+        "loss": run.final["test_loss"],
         "aim_if_unattended": after.aim[missed].double().mean().item() if missed.any() else None,
         "aim_if_attended": after.aim[~missed].double().mean().item() if (~missed).any() else None,
         "weights_length": (model.attention.query.weight.norm()).item(),
@@ -61,8 +63,8 @@ def _grid(
 #: Standard deviations over seeds of what is trained, the larger ones: training turns rounding into other numbers.
 ERRORS = {
     "accuracy_before": 0.001, "accuracy": 0.02, "aim_before": 0.001, "aim": 0.02, "rank_before": 0.01, "rank": 0.2,
-    "ceiling_before": 0.001, "ceiling": 0.02, "loss": 0.05, "aim_if_unattended": 0.05, "aim_if_attended": 0.05,
-    "weights_length": 1.0,
+    "ceiling_before": 0.001, "ceiling": 0.02, "loss_before": 1e-6, "loss": 0.05, "aim_if_unattended": 0.05,
+    "aim_if_attended": 0.05, "weights_length": 1.0,
 }  # fmt: skip
 EXPERIMENTS = {
     "task_heads": Experiment(
@@ -86,5 +88,6 @@ EXPERIMENTS = {
         ],
         chapter="does_rank_matter",
         repeats=Statistical(ERRORS),
+        version=2,  # equal tokens are one; the loss before training
     ),
 }

@@ -42,7 +42,10 @@ EXPERIMENTS = {
             *grid(kind=["permutation", "two blocks", "mean"], n=[8], samples=[64], share=[0.5], seeds=[40]),
         ],
         chapter=CHAPTER,
-        repeats=Statistical({"hardmax_share_mean": "hardmax_share_standard_error", "rank_mean": "rank_standard_error"}),
+        repeats=Statistical({  # the same seeds, solved to the same gap: a rank of a few of the 40 may move by one
+            "hardmax_share_mean": 0.001, "hardmax_share_standard_error": 0.001, "rank_mean": 0.01,
+            "rank_standard_error": 0.01,
+        }),  # fmt: skip
     ),
     "attention_svm": Experiment(
         "Which least norm does training find, and what is its rank?",
