@@ -115,6 +115,9 @@ def test_predictions_are_in_the_precision_of_the_solution():
 @pytest.mark.parametrize("call, message", [
     (lambda: convex.predict(X, draw(5, 4)), r"z must have shape \(6, 4\) or \(6, 4, outputs\) for this x, got \(5"),
     (lambda: convex.predict(X, draw(2, 6, 4), gates=torch.ones(3, 2)), "gates must have shape .*20"),
+    (lambda: convex.gated(X[0], torch.ones(20, 2)), "x must have shape"),
+    (lambda: convex.gated(X, torch.ones(3, 2)), "gates must have .*20"),
+    (lambda: convex.gated(X, 2), "gates must be a torch.Tensor"),
     (lambda: convex.predict(X, draw(6, 4), gates=torch.ones(20, 2)), r"z must have shape \(2, 6, 4\) or"),
     (lambda: convex.predict(X.numpy(), draw(6, 4)), "x must be a torch.Tensor, got ndarray"),
     (lambda: convex.predict(X[0], draw(6, 4)), "x must have shape"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnrank.convex.problem import Problem, checked_array, positive, problem
+from attnrank.convex.problem import Problem, checked_array, matching, positive, problem
 
 #: Dual points are scaled so that rounding leaves them feasible.
 ROUNDING = 1e-14
@@ -91,7 +91,13 @@ def _shaped(name: str, value: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def gated(x: Tensor, gates: Tensor) -> Tensor:
-    """Tokens (samples, gates n, d): for each gate in turn, every token times the sample's gate.
+    """Tokens float64 (samples, gates n, d): for each gate in turn, every token times the sample's gate.
+
+    ``x`` (samples, n, d), ``gates`` (samples, gates).
+
+    Raises
+    ------
+    ValueError : not tensors of floating-point numbers, or shapes that do not fit.
 
     Examples
     --------
@@ -100,6 +106,9 @@ def gated(x: Tensor, gates: Tensor) -> Tensor:
     >>> convex.gated(torch.ones(2, 3, 4, dtype=torch.float64), torch.ones(2, 5, dtype=torch.float64)).shape
     torch.Size([2, 15, 4])
     """
+    x = checked_array("x", x, 3, "(samples, tokens, dimension)")
+    gates = checked_array("gates", gates, 2, "(samples, gates)")
+    matching("gates", gates, x)
     return (gates[:, :, None, None] * x[:, None]).flatten(1, 2)
 
 

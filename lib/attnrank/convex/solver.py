@@ -117,7 +117,8 @@ def path(
 ) -> list[Solution]:
     """Solutions for several betas, in their order, each started from the one before; parameters as for ``solve``.
 
-    Largest first is fastest. What does not depend on beta is computed once.
+    Largest first is fastest. What does not depend on beta is computed once. Raises what ``solve`` raises, and ValueError
+    if ``betas`` is empty or no collection.
 
     Examples
     --------
@@ -148,6 +149,8 @@ def beta_max(
     x: Tensor, y: Tensor, *, loss: str = "squared", penalty: str = "group", gates: Tensor | None = None
 ) -> float:
     """The smallest beta for which z = 0 is optimal: the dual norm of the correlations at z = 0.
+
+    Parameters, and the ValueError for bad ones, as for ``solve``.
 
     Examples
     --------

@@ -1,6 +1,7 @@
 """Closed forms and quadratures: what bounds the rank of an attention matrix. numpy and scipy only.
 
-Every bound is in units of rank (tokens), not divided by the number of tokens.
+Every bound is in units of rank (tokens), not divided by the number of tokens, unless it says otherwise; numbers are
+Python's floats and integers. Every function raises ValueError for an argument out of its range, and names it.
 """
 
 from attnrank.theory.anisotropy import anisotropic_bound, anisotropic_exponent
