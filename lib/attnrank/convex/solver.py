@@ -117,8 +117,8 @@ def path(
 ) -> list[Solution]:
     """Solutions for several betas, in their order, each started from the one before; parameters as for ``solve``.
 
-    Largest first is fastest. What does not depend on beta is computed once. Raises what ``solve`` raises, and ValueError
-    if ``betas`` is empty or no collection.
+    Largest first is fastest. What does not depend on beta is computed once. Raises what ``solve`` raises, and
+    ValueError if ``betas`` is empty or no collection.
 
     Examples
     --------
