@@ -190,6 +190,7 @@ def _docstrings(split: str) -> pa.Table:
 
 @lru_cache(maxsize=2)
 def _digits(split: str) -> pa.Table:
+    """The digits as PNG, so that what needs no download goes the way of every other set: stored, decoded, checked."""
     digits = require("sklearn.datasets", "data").load_digits()  # reads a csv file of its own package
     last = np.zeros(len(digits.target), dtype=bool)
     for label in range(10):
