@@ -293,9 +293,20 @@ def test_a_run_that_is_killed_ends_with_the_same_bits(tmp_path):
     assert len(leftovers) <= 2  # a kill in the middle of writing leaves the new file unfinished, and the old one whole
 
 
+def apart(first, second) -> float:
+    """Largest difference of two models' weights, biases of keys left out.
+
+    These add the same to all scores of a query and change nothing: their gradient is 0 but for rounding, and AdamW
+    divides it by its own size, so that they go wherever the rounding of the processor leads.
+    """
+    there = weights(second)
+    pairs = {name: (value - there[name]).abs().max().item() for name, value in weights(first).items()}
+    return max(distance for name, distance in pairs.items() if not name.endswith("key.bias"))
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_run_that_goes_on_in_float32_ends_within_the_stated_margin(threads, tmp_path):
-    """Interrupted in mid-epoch, resumed with another number of threads: 1e-4 over 12 steps; a step left out is 1e-3."""
+    """Interrupted in mid-epoch, resumed with another number of threads: 1e-6 over 12 steps; a step left out is 1e-3."""
     whole, short = model(dtype=torch.float32), model(dtype=torch.float32)
     complete = train(whole, images(), RECIPE, seed=1)
     cut, path = images(), tmp_path / "run.safetensors"
@@ -311,12 +322,11 @@ def test_a_run_that_goes_on_in_float32_ends_within_the_stated_margin(threads, tm
         train(model(dtype=torch.float32), cut, RECIPE, seed=1, checkpoint=path, checkpoint_seconds=0)
     torch.set_num_threads(threads)
     resumed = train(short, images(), RECIPE, seed=1, checkpoint=path)
-    apart = [(weights(short)[name] - value).abs().max().item() for name, value in weights(whole).items()]
-    assert max(apart) < 1e-4 and resumed.final["test_loss"] == pytest.approx(complete.final["test_loss"], abs=1e-4)
+    assert apart(whole, short) < 1e-6
+    assert resumed.final["test_loss"] == pytest.approx(complete.final["test_loss"], abs=1e-6)
     other = model(dtype=torch.float32)
     train(other, images(), replace(RECIPE, rate=RECIPE.rate * 11 / 12), seed=1)
-    apart = [(weights(other)[name] - value).abs().max().item() for name, value in weights(whole).items()]
-    assert max(apart) > 1e-3
+    assert apart(whole, other) > 1e-3
 
 
 def test_one_epoch_more_is_another_run(tmp_path):
