@@ -119,7 +119,7 @@ AMOUNTS = {"repeated": 0.3, "zipf": 1.2, "padding": 0.7, "masked": 0.7, "directi
 @pytest.mark.parametrize("cause", module.CAUSES)
 def test_heads_have_as_many_tokens_as_asked(cause):
     amount = AMOUNTS.get(cause, 0.0)
-    q, k, counts = module._heads(cause, amount, 60, 3, seeded())
+    q, k, counts = module._drawn(cause, amount, 60, 3, seeded())
     assert q.shape[-1] == k.shape[-1] == 3 and len(k) == len(counts)
     assert counts.sum() == (18 if cause == "masked" else 60)
     assert len(q) == {"padding": 19, "repeated": len(counts), "zipf": len(counts)}.get(cause, 60)
@@ -127,15 +127,15 @@ def test_heads_have_as_many_tokens_as_asked(cause):
 
 
 def test_heads_do_what_their_causes_say():
-    q, k, _ = module._heads("directions", 2.0, 60, 5, seeded())
+    q, k, _ = module._drawn("directions", 2.0, 60, 5, seeded())
     assert torch.linalg.matrix_rank(q) == torch.linalg.matrix_rank(k) == 2
-    _, k, _ = module._heads("unit_keys", 0.0, 60, 5, seeded())
+    _, k, _ = module._drawn("unit_keys", 0.0, 60, 5, seeded())
     torch.testing.assert_close(k.norm(dim=-1), torch.full((60,), math.sqrt(5), dtype=torch.float64))
-    _, _, counts = module._heads("padding", 0.75, 60, 5, seeded())
+    _, _, counts = module._drawn("padding", 0.75, 60, 5, seeded())
     assert counts.tolist() == [1.0] * 15 + [45.0]
-    q, _, _ = module._heads("cosine", 0.5, 2000, 4000, seeded())  # inner products concentrate: sd 0.02
+    q, _, _ = module._drawn("cosine", 0.5, 2000, 4000, seeded())  # inner products concentrate: sd 0.02
     assert torch.nn.functional.cosine_similarity(q[0], q[1], dim=0) == pytest.approx(0.5, abs=0.1)
-    words = [len(module._heads("zipf", s, 512, 2, seeded())[0]) for s in (1.0, 1.25, 1.5)]
+    words = [len(module._drawn("zipf", s, 512, 2, seeded())[0]) for s in (1.0, 1.25, 1.5)]
     assert words == sorted(words, reverse=True) and words[0] > 2 * words[-1]
 
 
