@@ -15,14 +15,14 @@ from torch import Tensor
 from attnrank import _check, theory
 from attnrank.ranks import hardmax_rank
 
-#: More heads than this and than tokens, or larger heads: few models have them, and exchanged dimensions look like that.
+#: More heads than this and than tokens, or larger heads, look like exchanged dimensions or heads that are not split.
 MOST_HEADS, LARGEST_HEAD = 16, 256
 #: Leading dimensions by their number; more are "batch_0", "batch_1", ... before the last two.
 _LEADING = {0: [], 1: ["head"], 2: ["batch", "head"]}
 
 
 class LayoutWarning(UserWarning):
-    """A shape that fits, but that few models have: its dimensions may be in another order than is expected."""
+    """A shape that fits, but looks like another order of dimensions than is expected, or like heads not split."""
 
 
 def head_ranks(
@@ -60,8 +60,8 @@ def head_ranks(
 
     Warns
     -----
-    LayoutWarning : where few models have such a shape: over 16 heads, more than tokens, as for (batch, n, heads, d_h);
-        or (batch, n, embed) whose heads are not split, with more than 256 dimensions.
+    LayoutWarning : over 16 heads and more heads than tokens, as in (batch, n, heads, d_h), or in a model of many heads
+        on a short text; three dimensions, the last over 256, as in (batch, n, embed) whose heads are not split.
 
     Examples
     --------

@@ -15,3 +15,16 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def kept_runs(tmp_path_factory):
+    """Call a function while ATTNRANK_RUNS names a new folder: what it returns, and the folder with its runs."""
+
+    def kept(function):
+        folder = tmp_path_factory.mktemp("runs")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("ATTNRANK_RUNS", str(folder))
+            return function(), folder
+
+    return kept

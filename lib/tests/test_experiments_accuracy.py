@@ -77,11 +77,8 @@ def test_series_are_whole_and_what_is_finished_is_published():
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ATTNRANK_RUNS", str(folder))
-        row = runs.accuracy(**TINY)
+def run(kept_runs):
+    row, folder = kept_runs(lambda: runs.accuracy(**TINY))
     return row, runs.run_file(TINY, folder), folder
 
 

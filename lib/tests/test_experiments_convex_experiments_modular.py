@@ -173,11 +173,8 @@ def test_movement_counts_the_windows_that_move_as_far():
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("modular")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ATTNRANK_RUNS", str(folder))
-        row = modular.modular_runs(**TINY)
+def finished(kept_runs):
+    row, folder = kept_runs(lambda: modular.modular_runs(**TINY))
     return row, grokking.run_file(TINY, folder)
 
 

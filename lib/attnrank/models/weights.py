@@ -20,8 +20,8 @@ def draw_weight(init: str, fan_out: int, fan_in: int, generator: torch.Generator
 
     - ``normal``: N(0, 1), the query and key weights of the rank theorem.
     - ``truncated_normal``: N(0, 0.02^2) conditioned on [-0.04, 0.04], as in the first BERT; the truncation leaves a
-      standard deviation of 0.0176. torch's ``trunc_normal_``, which Vision Transformers use, cuts at -2 and 2 unless
-      told otherwise: of these normals, none.
+      standard deviation of 0.0176. torch's ``trunc_normal_`` cuts at -2 and 2 unless told otherwise, which leaves
+      N(0, 0.02^2) as it is.
     - ``xavier``: uniform on [-a, a] with a^2 = 6 / (fan_in + fan_out), variance 2 / (fan_in + fan_out) (Glorot and
       Bengio 2010). torch.nn.MultiheadAttention stacks W_q, W_k, W_v first, so that its own a^2 is 6 / (d + 3 d).
     - ``lecun``: N(0, 1 / fan_in), which keeps the variance of the input (LeCun et al. 1998).

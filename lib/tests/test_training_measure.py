@@ -1,0 +1,87 @@
+"""training: batches and augmentation by hand; ranks and FLOPs against hooks, numpy and torch's counter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from attnrank import training
+from training_cases import CONFIG, images, model
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+# Batches
+
+
+def test_every_image_once_an_epoch_in_an_order_of_its_own():
+    source = images(pad=0, flip=False)
+    epochs = [torch.cat([source.batch(0, epoch, step, 16)[0] for step in range(source.steps(16))]) for epoch in (0, 1)]
+    ordered = source.standardised(source.train_images)
+    for epoch in epochs:
+        assert sorted(epoch.flatten(1).tolist()) == sorted(ordered.flatten(1).tolist())
+    assert not torch.equal(*epochs)
+    assert source.steps(16) == 4 and source.steps(50) == 1
+
+
+def test_crops_and_mirror_images_by_hand():
+    pixels = torch.arange(40 * 2 * 5 * 4).reshape(40, 2, 5, 4)
+    drawn = training.crop_and_flip(pixels, pad=2, flip=True, generator=torch.Generator().manual_seed(0))
+    padded = np.pad(pixels.numpy(), ((0, 0), (0, 0), (2, 2), (2, 2)))
+    seen = set()
+    for image, choices in zip(drawn.numpy(), padded):
+        found = [(y, x, mirrored) for y in range(5) for x in range(5) for mirrored in (False, True)
+                 if np.array_equal(choices[:, y : y + 5, x : x + 4][..., :: -1 if mirrored else 1], image)]  # fmt: skip
+        assert len(found) == 1
+        seen.add(found[0])
+    assert {mirrored for _, _, mirrored in seen} == {False, True}
+    assert (
+        {y for y, _, _ in seen} == {x for _, x, _ in seen} == set(range(5))
+    )  # misses one: chance 10 * 0.8^40 ~ 1e-3; seed 0
+    assert training.crop_and_flip(pixels, pad=0, flip=False, generator=torch.Generator()) is pixels
+
+
+# Ranks and FLOPs
+
+
+@pytest.mark.parametrize("change", [{}, {"qk_norm": True}, {"tied": True}, {"learn_temperature": True}])
+def test_attention_ranks_against_hooks_and_numpy(change):
+    net, source = model(replace(CONFIG, **change), torch.float32), images()
+    x = source.standardised(source.test_images[:3])
+    seen = []
+    exact = model(replace(CONFIG, **change))
+    exact.load_state_dict(net.state_dict())
+    hooks = [
+        block.attention.register_forward_pre_hook(lambda m, args: seen.append((m, args[0])))
+        for block in exact.encoder.blocks
+    ]
+    exact(x.double())
+    rows = training.attention_ranks(net, x, spectra=2)
+    assert [(row["layer"], row["head"]) for row in rows] == [(layer, head) for layer in (1, 2) for head in (0, 1)]
+    for row in rows:
+        module, tokens = seen[row["layer"] - 1]
+        q, k = (y[:, row["head"]] for y in module.scaled_queries_keys(tokens))
+        scores = (q @ k.mT).detach().numpy()
+        hard = [len(set(matrix.argmax(1))) for matrix in scores]
+        assert row["hardmax"] == pytest.approx(np.mean(hard) / 16)
+        soft = np.exp(scores[:2]) / np.exp(scores[:2]).sum(2, keepdims=True)
+        sigma = np.linalg.svd(soft, compute_uv=False)
+        assert row["rank_at_tenth"] == pytest.approx((sigma >= 0.1).sum(1).mean() / 16)
+        assert row["rank_at_hundredth"] == pytest.approx((sigma >= 0.01).sum(1).mean() / 16)
+        assert row["stable"] == pytest.approx(((sigma**2).sum(1) / sigma[:, 0] ** 2).mean() / 16)
+    for hook in hooks:
+        hook.remove()
+
+
+@pytest.mark.parametrize("pool", ["class", "mean", "sequence"])
+@pytest.mark.parametrize("change", [{}, {"tied": True}, {"head_dim": 8, "value_dim": None, "mlp_width": None}])
+def test_flops_are_those_of_the_counter_of_torch(pool, change):
+    net = model(replace(CONFIG, **change), pool=pool)
+    with FlopCounterMode(display=False) as counter, torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        net(torch.zeros(4, 2, 8, 8, dtype=torch.float64))
+    assert counter.get_total_flops() == 4 * training.image_flops(net)
+    assert training.training_flops(net, 10) == 30 * training.image_flops(net)

@@ -1,0 +1,183 @@
+"""training: a run that is interrupted or killed goes on bit for bit; checkpoints, and which of them are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from attnrank import training
+from attnrank.training import train
+from training_cases import CONFIG, RECIPE, double, images, model, same, weights
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize("stop", range(0, 12, 3))
+def test_a_run_that_is_interrupted_ends_with_the_same_bits(stop, tmp_path):
+    whole, source = model(), double(images())
+    probe = source.standardised(source.test_images[:2])
+    complete = train(whole, source, RECIPE, seed=1, probe=probe)
+    part, cut = model(), double(images())
+    plain = cut.batch
+
+    def interrupted(seed, epoch, step, batch):
+        if epoch * 4 + step == stop:
+            raise KeyboardInterrupt
+        return plain(seed, epoch, step, batch)
+
+    cut.batch = interrupted
+    path = tmp_path / "run.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        train(part, cut, RECIPE, seed=1, probe=probe, checkpoint=path, checkpoint_seconds=0)
+    assert training.load(path)[1]["progress"]["steps"] == stop
+    again = model()
+    resumed = train(again, double(images()), RECIPE, seed=1, probe=probe, checkpoint=path)
+    assert same(weights(again), weights(whole))
+    assert resumed.epochs == complete.epochs and resumed.sessions == 2
+    done = train(model(), double(images()), RECIPE, seed=1, probe=probe, checkpoint=path)  # nothing left to do
+    assert done.epochs == complete.epochs and done.seconds >= resumed.seconds
+
+
+JOB = """
+import sys, time, torch
+sys.path.insert(0, {tests!r})
+import training_cases as t
+from dataclasses import replace
+from attnrank.training import train
+from safetensors.torch import save_file
+torch.set_num_threads(1)
+source = t.double(t.images())
+plain = source.batch
+taken = []
+def slow(*arguments):
+    taken.append(arguments)
+    while len(taken) > 12:  # two such processes do not reach the end, however late they are killed
+        time.sleep(1)
+    time.sleep(0.02)
+    return plain(*arguments)
+if {slow}:
+    source.batch = slow
+net = t.model()
+run = train(net, source, replace(t.RECIPE, epochs=8), seed=1, checkpoint={path!r}, checkpoint_seconds=0)
+save_file(t.weights(net), {path!r} + ".end")
+"""
+
+
+def test_a_run_that_is_killed_ends_with_the_same_bits(tmp_path):
+    """By the signal that cannot be caught, twice, wherever it happens to be."""
+    path, tests = str(tmp_path / "run.safetensors"), os.path.dirname(__file__)
+    for kills in (1, 2):
+        job = subprocess.Popen([sys.executable, "-c", JOB.format(tests=tests, slow=True, path=path)])
+        try:
+            mark = os.path.getmtime(path) if os.path.exists(path) else 0
+            while job.poll() is None and (not os.path.exists(path) or os.path.getmtime(path) == mark):
+                time.sleep(0.01)
+            time.sleep(0.05 * kills)
+        finally:
+            job.send_signal(signal.SIGKILL)
+            job.wait()
+    steps = training.load(path)[1]["progress"]["steps"]
+    assert 0 < steps <= 24
+    subprocess.run([sys.executable, "-c", JOB.format(tests=tests, slow=False, path=path)], check=True)
+    whole = model()
+    train(whole, double(images()), replace(RECIPE, epochs=8), seed=1)
+    with safe_open(path + ".end", "pt") as file:
+        assert same({name: file.get_tensor(name) for name in file.keys()}, weights(whole))  # noqa: SIM118
+    leftovers = [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]
+    assert len(leftovers) <= 2  # a kill in the middle of writing leaves the new file unfinished, and the old one whole
+
+
+def apart(first, second) -> float:
+    """Largest difference of two models' weights, biases of keys left out.
+
+    These add the same to all scores of a query and change nothing: their gradient is 0 but for rounding, and AdamW
+    divides it by its own size, so that they go wherever the rounding of the processor leads.
+    """
+    there = weights(second)
+    pairs = {name: (value - there[name]).abs().max().item() for name, value in weights(first).items()}
+    return max(distance for name, distance in pairs.items() if not name.endswith("key.bias"))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_run_that_goes_on_in_float32_ends_within_the_stated_margin(threads, tmp_path):
+    """Interrupted in mid-epoch, resumed with another number of threads: 1e-6 over 12 steps; a step left out is 1e-3."""
+    whole, short = model(dtype=torch.float32), model(dtype=torch.float32)
+    complete = train(whole, images(), RECIPE, seed=1)
+    cut, path = images(), tmp_path / "run.safetensors"
+    plain = cut.batch
+
+    def interrupted(seed, epoch, step, batch):
+        if epoch * 4 + step == 6:
+            raise KeyboardInterrupt
+        return plain(seed, epoch, step, batch)
+
+    cut.batch = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        train(model(dtype=torch.float32), cut, RECIPE, seed=1, checkpoint=path, checkpoint_seconds=0)
+    torch.set_num_threads(threads)
+    resumed = train(short, images(), RECIPE, seed=1, checkpoint=path)
+    assert apart(whole, short) < 1e-6
+    assert resumed.final["test_loss"] == pytest.approx(complete.final["test_loss"], abs=1e-6)
+    other = model(dtype=torch.float32)
+    train(other, images(), replace(RECIPE, rate=RECIPE.rate * 11 / 12), seed=1)
+    assert apart(whole, other) > 1e-3
+
+
+def test_one_epoch_more_is_another_run(tmp_path):
+    path = tmp_path / "run.safetensors"
+    train(model(), double(images()), RECIPE, seed=0, checkpoint=path)
+    before = path.read_bytes()
+    for net, recipe, seed, source, shown in (
+        (model(), replace(RECIPE, epochs=4), 0, images(), "epochs"),
+        (model(), RECIPE, 1, images(), "seed is 0, not 1"),
+        (model(), RECIPE, 0, images(49), "data"),
+        (model(replace(CONFIG, head_dim=4)), RECIPE, 0, images(), "model"),
+        (model(replace(CONFIG, temperature=9.0)), RECIPE, 0, images(), "config"),
+    ):
+        with pytest.raises(ValueError, match=f"(?s)another run: .*{shown}.*delete the file"):
+            train(net, double(source), recipe, seed=seed, checkpoint=path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "record", "foreign", "text", "empty"])
+def test_damaged_and_foreign_checkpoints_are_refused(damage, tmp_path):
+    path = tmp_path / "run.safetensors"
+    training.save(path, {"model.x": torch.arange(6.0)}, {"run": {"seed": 1}})
+    assert training.load(path, run={"seed": 1})[0]["model.x"].tolist() == [0, 1, 2, 3, 4, 5]
+    whole = path.read_bytes()
+    if damage == "foreign":
+        save_file({"x": torch.zeros(2)}, path)
+    else:
+        path.write_bytes({
+            "cut": whole[:-3], "flipped": whole[:-2] + bytes([whole[-2] ^ 1]) + whole[-1:], "text": b"not a model",
+            "record": whole.replace(b'\\"seed\\": 1', b'\\"seed\\": 2'), "empty": b"",
+        }[damage])  # fmt: skip
+    assert path.read_bytes() != whole
+    shown = "not a checkpoint of this package" if damage == "foreign" else "damaged"
+    with pytest.raises(ValueError, match=f"run.safetensors: {shown}.*delete the file to train from the start"):
+        training.load(path)
+    with pytest.raises(FileNotFoundError, match="no checkpoint"):
+        training.load(tmp_path / "other.safetensors")
+
+
+def test_checkpoints_are_safetensors_and_json(tmp_path):
+    path = tmp_path / "run.safetensors"
+    net = model()
+    train(net, double(images()), RECIPE, seed=0, checkpoint=path)
+    with safe_open(path, "np") as file:
+        record = json.loads(file.metadata()["record"])
+        for name, value in net.state_dict().items():
+            np.testing.assert_array_equal(file.get_tensor(f"model.{name}"), value.numpy())
+    assert record["run"]["recipe"]["epochs"] == 3 and len(record["progress"]["epochs"]) == 4
+    assert sorted(os.listdir(tmp_path)) == ["run.safetensors"]
