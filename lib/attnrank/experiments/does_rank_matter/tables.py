@@ -141,7 +141,7 @@ EXPERIMENTS = {
         version=3,  # equal tokens are one; the loss before training; what a run costs
     ),
     "task_heads_curves": Experiment(
-        "How do loss and accuracy of these runs go, epoch by epoch?",
+        "How fast does one attention layer learn these tasks: loss and accuracy, epoch by epoch?",
         task_heads_curves,
         quick=_epochs(QUICK),
         paper=_epochs(PAPER),
