@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
+from attnrank import sweep
 from attnrank.experiments.accuracy import runs, tables
 from attnrank.experiments.choosing_head_dimension import judge, rule, seconds, trained, truncation
 from attnrank.experiments.text import runs as text_runs
@@ -84,9 +85,9 @@ def test_choices():
 
 def test_costs_are_those_of_the_layer():
     layer = Attention(TransformerConfig(32, 1, 4, 1, value_dim=32), torch.Generator())
-    made = pd.DataFrame([{"task": "permutation", "readout": "pointer", "n": 16, "intervention": "none", "heads": 1,
-                          "qk_dim": 4, "seed": 0, "accuracy": 1.0}])  # fmt: skip
-    row = judge.trained_rows("permutation", "scores", {"task_heads": made}).iloc[0]
+    rows = judge.trained_rows("permutation", "scores", {"task_heads": sweep.read("task_heads")})
+    assert len(rows) == 18 and not rows.duplicated(["head_dim", "seed"]).any()
+    row = rows[rows.head_dim == 4].iloc[0]
     assert row.parameters == sum(value.numel() for part in (layer.query, layer.key) for value in part.parameters())
     with torch.utils.flop_counter.FlopCounterMode(display=False) as counter:
         q, k = layer.queries_keys(draw(1, 16, 32))

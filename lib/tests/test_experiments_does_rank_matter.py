@@ -8,11 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
-from attnrank import hardmax_rank, sweep
+from attnrank import hardmax_rank, sweep, training
 from attnrank.experiments import EXPERIMENTS
 from attnrank.experiments import does_rank_matter as module
-from attnrank.experiments.does_rank_matter import Task, ceiling_of
+from attnrank.experiments.does_rank_matter import Task, ceiling_of, layer, tables
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -171,3 +173,90 @@ def test_rows_of_the_table_are_trained_again():
     experiment = EXPERIMENTS["task_heads"]
     again = sweep.recompute("task_heads", experiment.function, rows=3, generator=seeded(1))
     assert len(again) == 3
+
+
+# What a run costs, and its curve
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize(("task", "readout", "intervention"), [
+    ("recall", "pointer", "none"), ("nearest", "pointer", "tied_qk_norm"), ("copy", "layer", "none"),
+    ("previous", "layer", "frozen_tied_qk_norm"),
+])  # fmt: skip
+def test_flops_and_parameters_are_those_of_an_answer(task, readout, intervention, heads):
+    """Operations by the counter of torch; parameters are those on which the logits depend."""
+    source = Task(task, 8, 8, 0, readout)
+    model = module.head(source, heads, 3, intervention)
+    x = source.test_batch()[0][:5].float()
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        logits = model(x)
+    assert counter.get_total_flops() == 5 * layer.sequence_flops(model, 8)
+    trained = [value for value in model.parameters() if value.requires_grad]
+    assert {id(value) for value in trained} <= {id(value) for value in model.used}
+    model.requires_grad_(True)
+    gradients = torch.autograd.grad(model(x).sum(), list(model.parameters()), allow_unused=True)
+    found = {id(value) for value, gradient in zip(model.parameters(), gradients) if gradient is not None}
+    assert logits.shape == (5, 8, 8) and found == {id(value) for value in model.used}
+
+
+def published(name, *more):
+    return sweep.read(name).set_index([*tables.PAPER[0], *more])
+
+
+def test_rows_have_the_size_and_the_cost_of_their_layer():
+    rows = published("task_heads").reset_index()
+    for _, same in rows.groupby(["task", "n", "readout", "heads", "qk_dim", "intervention"]):
+        setting = same.iloc[0]
+        source = Task(setting.task, setting.n, setting.wanted, setting.seed, setting.readout)
+        model = module.head(source, setting.heads, setting.qk_dim, setting.intervention)
+        flops = layer.sequence_flops(model, source.n)
+        assert (same.parameters == sum(value.numel() for value in model.used)).all()
+        trained = sum(value.numel() for value in model.parameters() if value.requires_grad)
+        assert (same.trained_parameters == trained).all() and (same.flops_per_sequence == flops).all()
+        assert (same.training_flops == 3.0 * flops * 32 * 100 * same.epochs).all()
+    assert (rows.seconds > 0).all() and (rows.device == "cpu").all()
+    pointers = rows[(rows.readout == "pointer") & ~rows.intervention.str.startswith("tied")]
+    width = (2 * pointers.n).mask(pointers.task == "nearest", 16).mask(pointers.task == "recall", pointers.n + 2)
+    assert (pointers.parameters == 2 * (width + 1) * pointers.heads * pointers.qk_dim).all()  # by hand
+
+
+def contradictions(rows, curves):
+    """The columns of runs, in any order, that say another thing than the curves."""
+    epoch = curves.reset_index("epoch").groupby(level=list(rows.index.names)).epoch
+    assert (epoch.nunique() == rows.index.get_level_values("epochs") + 1).all() and epoch.max().max() == 4
+    first = curves.xs(0, level="epoch")
+    last = curves[curves.index.get_level_values("epoch") == curves.index.get_level_values("epochs")].droplevel("epoch")
+    best = curves.groupby(level=list(rows.index.names)).test_accuracy.max()
+    expected = {"accuracy_before": first.test_accuracy, "loss_before": first.test_loss, "best_accuracy": best,
+                "accuracy": last.test_accuracy, "loss": last.test_loss, "train_accuracy": last.train_accuracy}
+    return {name for name, values in expected.items()
+            if not np.array_equal(values.reindex(rows.index), rows[name].astype(float))}  # fmt: skip
+
+
+def test_rows_and_curves_are_of_the_same_runs():
+    """Every run against its curve, exactly; two runs with each other's results are seen (control)."""
+    rows, curves = published("task_heads"), published("task_heads_curves", "epoch")
+    assert len(curves) == len(rows) * 5 and contradictions(rows, curves) == set()
+    changed = rows.copy()
+    changed.iloc[[0, 40]] = rows.iloc[[40, 0]].to_numpy()
+    assert {"accuracy", "accuracy_before", "loss", "loss_before"} <= contradictions(changed, curves)
+
+
+def test_a_run_is_trained_once_for_all_of_its_epochs(monkeypatch):
+    setting, trained = tables.QUICK[0], []
+
+    def counted(*arguments, **options):
+        trained.append(arguments)
+        return training.train(*arguments, **options)
+
+    monkeypatch.setattr(tables, "train", counted)
+    tables._run.cache_clear()
+    row = module.task_heads(**setting)
+    curve = [tables.task_heads_curves(**setting, epoch=epoch) for epoch in (0, 1)]
+    assert len(trained) == 2
+    tables._run.cache_clear()
+    assert curve[1]["test_accuracy"] == row["accuracy"] and curve[0]["test_loss"] == row["loss_before"]
+    assert curve[0]["train_loss"] is None and curve[1]["train_accuracy"] == row["train_accuracy"]
+    assert row["best_accuracy"] == max(entry["test_accuracy"] for entry in curve)
+    with pytest.raises(ValueError, match="epoch must be at most 1, got 2"):
+        tables.task_heads_curves(**setting, epoch=2)

@@ -39,10 +39,7 @@ def trained_rows(task: str, family: str, tables: Mapping[str, pd.DataFrame]) -> 
     else:
         of = tables["task_heads"]
         of = of[(of.task == task) & (of.readout == "pointer") & (of.n == N) & (of.heads == 1)]
-        rows = of[of.intervention == "none"].rename(columns={"qk_dim": "head_dim"})
-        width = Task(task, N, N, 0).width
-        rows = rows.assign(parameters=2 * (width + 1) * rows.head_dim,
-                           flops=2 * N * (2 * width + N) * rows.head_dim)  # fmt: skip
+        rows = of[of.intervention == "none"].rename(columns={"qk_dim": "head_dim", "flops_per_sequence": "flops"})
     return rows[["head_dim", "seed", "accuracy", "parameters", "flops"]].reset_index(drop=True)
 
 

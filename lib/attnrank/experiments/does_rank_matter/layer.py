@@ -48,6 +48,12 @@ class Head(nn.Module):
         q, k = self.attention.scaled_queries_keys(x)
         return (q @ k.mT).log_softmax(-1).logsumexp(1)
 
+    @property
+    def used(self) -> list[nn.Parameter]:
+        """The parameters that an answer is computed from: a pointer has no values, output or classifier."""
+        parts = [self] if self.readout == "layer" else [self.attention.query, self.attention.key]
+        return [value for part in filter(None, parts) for value in part.parameters()]
+
     def queries_keys(self, x: Float[Tensor, "count n width"], *, scaled: bool = False) -> list[QueriesKeys]:
         """Queries and keys of the only layer, as models have them."""
         return [self.attention.scaled_queries_keys(x) if scaled else self.attention.queries_keys(x)]
@@ -58,6 +64,14 @@ def head(source: Task, heads: int, qk_dim: int, intervention: str) -> Head:
     changes = INTERVENTIONS[_check.choice("intervention", intervention, INTERVENTIONS)]
     config = TransformerConfig(source.width, heads, qk_dim, 1, value_dim=source.width, init="lecun", **changes)
     return Head(config, generator_of(source.seed, 4), classes=source.n, readout=source.readout).float()
+
+
+def sequence_flops(model: Head, n: int) -> int:
+    """Operations of a forward pass over one sequence of n tokens, counted as in :mod:`attnrank.training.flops`."""
+    config, readout = model.config, model.readout
+    d, wide, own = config.width, config.heads * config.head_dim, model.attention.value.out_features
+    scores = 2 * n * wide * ((1 if config.tied else 2) * d + n)
+    return scores + (2 * n * (own * (2 * d + n) + d * model.classifier.out_features) if readout == "layer" else 0)
 
 
 class Measured:

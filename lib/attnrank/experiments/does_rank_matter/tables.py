@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
-from attnrank.experiments.does_rank_matter.layer import INTERVENTIONS, head, measured
+import torch
+
+from attnrank.experiments.does_rank_matter.layer import Head, head, measured, sequence_flops
 from attnrank.experiments.does_rank_matter.tasks import Task
 from attnrank.experiments.experiment import Experiment, Statistical
+from attnrank.experiments.shared.runs import epoch_of, setting_of
 from attnrank.sweep import Setting
-from attnrank.training import Recipe, train
+from attnrank.training import Recipe, Run, train
+
+BATCH = 32
 
 
 def task_heads(
@@ -21,16 +27,16 @@ def task_heads(
     ``rank`` the mean hardmax rank of a head, ``ceiling`` the largest aim that heads of these ranks can have if each
     token's answer is the most attended one in some head: see `ceiling_of`. ``aim_if_unattended`` is the aim, after
     training, at wanted tokens that no token attended to before training, and ``aim_if_attended`` at the others; missing
-    where there are none.
+    where there are none. The cost of a run has the names of the table accuracy; ``parameters`` are those that answers
+    are computed from, so that a pointer has W_q and W_k with their biases. ``best_accuracy`` is the best of the epochs,
+    chosen on the test sequences.
     """
     source = Task(task, n, wanted, seed, readout)
-    model = head(source, heads, qk_dim, intervention)
-    frozen = readout == "pointer" and INTERVENTIONS[intervention].get("frozen", False)
-    if frozen:
-        raise ValueError("readout must be 'layer' with frozen weights: a pointer trains nothing else")
+    model = _untrained(source, heads, qk_dim, intervention)
     before = measured(model, source)
-    run = train(model, source, Recipe(epochs, batch=32, rate=3e-2, decay=0.0, smoothing=0.0), seed=seed)
+    run = _trained(model, source, epochs)
     after = measured(model, source)
+    flops = sequence_flops(model, n)
     missed = ~before.attended
     return {
         "needed": before.needed, "accuracy_before": run.epochs[0]["test_accuracy"],
@@ -41,7 +47,43 @@ def task_heads(
         "aim_if_unattended": after.aim[missed].double().mean().item() if missed.any() else None,
         "aim_if_attended": after.aim[~missed].double().mean().item() if (~missed).any() else None,
         "weights_length": (model.attention.query.weight.norm()).item(),
+        "parameters": sum(value.numel() for value in model.used),
+        "trained_parameters": sum(value.numel() for value in model.used if value.requires_grad),
+        "flops_per_sequence": flops, "training_flops": 3.0 * flops * BATCH * run.steps,
+        "best_accuracy": run.best["test_accuracy"], "train_accuracy": run.final["train_accuracy"],
+        "seconds": round(run.seconds, 1), "threads": torch.get_num_threads(), "device": run.device,
     }  # fmt: skip
+
+
+def task_heads_curves(
+    task: str, n: int, wanted: int, readout: str, heads: int, qk_dim: int, intervention: str, epochs: int, seed: int,
+    epoch: int,
+) -> Setting:  # fmt: skip
+    """One epoch of a run of `task_heads`, 0 being the untrained layer: losses, accuracies, step size.
+
+    The run is trained once for all of its epochs, if they are asked for one after another.
+    """
+    entry = epoch_of(_run(tuple(setting_of(locals(), "epoch").values())), epoch, epochs)
+    return {name: entry[name] for name in ("rate", "train_loss", "train_accuracy", "test_loss", "test_accuracy")}
+
+
+@lru_cache(maxsize=2)
+def _run(key: tuple) -> Run:
+    task, n, wanted, readout, heads, qk_dim, intervention, epochs, seed = key
+    source = Task(task, n, wanted, seed, readout)
+    return _trained(_untrained(source, heads, qk_dim, intervention), source, epochs)
+
+
+def _untrained(source: Task, heads: int, qk_dim: int, intervention: str) -> Head:
+    model = head(source, heads, qk_dim, intervention)
+    if source.readout == "pointer" and model.config.frozen:
+        raise ValueError("readout must be 'layer' with frozen weights: a pointer trains nothing else")
+    return model
+
+
+def _trained(model: Head, source: Task, epochs: int) -> Run:
+    """Train a layer in place; the same for all that are compared."""
+    return train(model, source, Recipe(epochs, batch=BATCH, rate=3e-2, decay=0.0, smoothing=0.0), seed=source.seed)
 
 
 DIMS = (1, 2, 3, 4, 8, 16)
@@ -60,34 +102,50 @@ def _grid(
     ]  # fmt: skip
 
 
+def _epochs(settings: list[Setting]) -> list[Setting]:
+    return [setting | {"epoch": epoch} for setting in settings for epoch in range(setting["epochs"] + 1)]
+
+
+QUICK = [
+    *_grid(["permutation"], [1, 2], n=8, epochs=1, seeds=1),
+    *_grid(["recall"], [2], n=8, wanted=[4], epochs=1, seeds=1),
+]
+PAPER = [
+    *_grid(["permutation", "nearest"], DIMS),
+    *_grid(["copy", "previous"], [1, 2, 4]),
+    *_grid(["lookup"], [1, 2], wanted=[1, 2, 4, 8]),
+    *_grid(["permutation"], [1, 2, 4, 16], readout="layer"),
+    *_grid(["copy", "previous"], [2, 16], interventions=["tied", "tied_qk_norm"]),
+    *_grid(["permutation"], [1, 2, 4], interventions=["qk_norm"]),
+    *_grid(["recall"], [1, 2, 4], wanted=[2, 4, 8]),
+    *_grid(["permutation"], [1], heads=[2, 4, 8]),
+    *_grid(["copy", "previous"], [2, 16], readout="layer", interventions=["frozen", "frozen_tied_qk_norm"]),
+    *_grid(["permutation"], [1, 2, 4], n=32),
+    *_grid(["permutation"], [2, 4], heads=[2, 4, 8]),
+]
 #: Standard deviations over seeds of what is trained, the larger ones: training turns rounding into other numbers.
 ERRORS = {
     "accuracy_before": 0.001, "accuracy": 0.02, "aim_before": 0.001, "aim": 0.02, "rank_before": 0.01, "rank": 0.2,
     "ceiling_before": 0.001, "ceiling": 0.02, "loss_before": 1e-6, "loss": 0.05, "aim_if_unattended": 0.05,
-    "aim_if_attended": 0.05, "weights_length": 1.0,
+    "aim_if_attended": 0.05, "weights_length": 1.0, "best_accuracy": 0.02, "train_accuracy": 0.02,
 }  # fmt: skip
+CURVES = {"train_loss": 0.05, "train_accuracy": 0.02, "test_loss": 0.05, "test_accuracy": 0.02}
 EXPERIMENTS = {
     "task_heads": Experiment(
         "What can one attention layer learn whose rank is limited, and when is rank the limit?",
         task_heads,
-        quick=[
-            *_grid(["permutation"], [1, 2], n=8, epochs=1, seeds=1),
-            *_grid(["recall"], [2], n=8, wanted=[4], epochs=1, seeds=1),
-        ],
-        paper=[
-            *_grid(["permutation", "nearest"], DIMS),
-            *_grid(["copy", "previous"], [1, 2, 4]),
-            *_grid(["lookup"], [1, 2], wanted=[1, 2, 4, 8]),
-            *_grid(["permutation"], [1, 2, 4, 16], readout="layer"),
-            *_grid(["copy", "previous"], [2, 16], interventions=["tied", "tied_qk_norm"]),
-            *_grid(["permutation"], [1, 2, 4], interventions=["qk_norm"]),
-            *_grid(["recall"], [1, 2, 4], wanted=[2, 4, 8]),
-            *_grid(["permutation"], [1], heads=[2, 4, 8]),
-            *_grid(["copy", "previous"], [2, 16], readout="layer", interventions=["frozen", "frozen_tied_qk_norm"]),
-            *_grid(["permutation"], [1, 2, 4], n=32),
-        ],
+        quick=QUICK,
+        paper=PAPER,
         chapter="does_rank_matter",
-        repeats=Statistical(ERRORS),
-        version=2,  # equal tokens are one; the loss before training
+        repeats=Statistical(ERRORS, ignored=("seconds", "threads", "device")),
+        version=3,  # equal tokens are one; the loss before training; what a run costs
+    ),
+    "task_heads_curves": Experiment(
+        "How fast does one attention layer learn these tasks: loss and accuracy, epoch by epoch?",
+        task_heads_curves,
+        quick=_epochs(QUICK),
+        paper=_epochs(PAPER),
+        chapter="does_rank_matter",
+        repeats=Statistical(CURVES),  # also epoch 0: in float32 rounding decides between keys that are equally good
     ),
 }

@@ -44,7 +44,7 @@ class Task:
             raise ValueError(f"readout must be 'pointer' for the task {name!r}, which has no symbols to give")
         index = torch.arange(n)
         fixed = {"copy": index, "previous": (index - 1) % n, "lookup": index % wanted}
-        self.fixed = fixed.get(name, torch.randperm(n, generator=generator_of(seed, 1)))
+        self.fixed = fixed.get(name, torch.randperm(n, generator=generator_of(self.seed, 1)))
 
     @property
     def width(self) -> int:
