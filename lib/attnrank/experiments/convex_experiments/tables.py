@@ -108,8 +108,9 @@ _OF_STUDENTS = {
     "objective": 1.5, "excess": 2.5, "certificate": 9.0, "active": 2.0, "attended": 5.0, "operations": 2e8,
 }  # fmt: skip
 #: Root mean squares, over positions, of what changed when the teacher was trained again with MKL_CBWR=COMPATIBLE. With
-#: the same teacher students differ by 1e-8. A wrong seed is beyond these margins at 3 to 10 of the 64 positions of
-#: heads and program, scores of softmax divided by 4 at 9; heads with a temperature of 2, which learn the same, are not.
+#: the same teacher students differ by 1e-8. Beyond these margins are a wrong seed at 3 to 10 of the 64 positions of
+#: heads and program (softmax: none), and scores of softmax that are divided by 4 at 9. Not beyond them
+#: are heads with a temperature of 2, which learn nearly the same map.
 _OF_MAPS = {"mean": {"softmax": 1.8e-5, "heads": 1.5e-3, "program": 1.4e-3}, "over_texts": {"softmax": 2.7e-5}}
 _OF_TRACES = {"operations": 2e8, "objective": 200.0, "valid_error": 0.3, "test_error": 0.35}
 
