@@ -169,6 +169,33 @@ def test_a_student(setting, tmp_path, monkeypatch):
     assert all((each["over_texts"] > 0) == (setting["method"] == "softmax") for each in maps)
 
 
+@pytest.mark.parametrize("setting", tables._TINY_STUDENTS, ids=lambda setting: setting["method"])
+def test_faults_of_a_student_are_noticed_in_its_maps(setting, monkeypatch):
+    """Within the margins of the published table: other texts, uniform weights of the same variance, a temperature."""
+    experiment = tables.EXPERIMENTS["student_maps"]
+
+    def maps(**changes):
+        student.taught.cache_clear()
+        return [student.student_maps(**setting | changes, position=k) for k in range(32)]
+
+    def noticed(new):
+        rows = len(experiment.paper)
+        return sum(experiment.repeats.difference(setting | a, setting | b, rows) is not None for a, b in zip(old, new))
+
+    old = maps()
+    assert noticed(maps()) == 0 and noticed(maps(seed=1)) > 10
+    if setting["method"] == "program":  # nothing is drawn, and there are no scores
+        return
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "randn", lambda *shape, **given: math.sqrt(3) * (2 * torch.rand(*shape, **given) - 1))
+        assert noticed(maps()) > 10
+    if setting["method"] == "softmax":
+        honest = layers.SoftmaxLayer.matrices  # scores of tokens that are divided by sqrt(1.1) are divided by 1.1
+        monkeypatch.setattr(layers.SoftmaxLayer, "matrices", lambda layer, x: honest(layer, x / math.sqrt(1.1)))
+        assert noticed(maps()) > 10
+    student.taught.cache_clear()
+
+
 def test_factorisations_are_counted():
     a = 5 * torch.eye(6, dtype=torch.float64)
     with FlopCounterMode(display=False, custom_mapping=operations.FACTORISATIONS) as counter:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from scipy import stats
@@ -61,31 +62,43 @@ class Statistical:
     ``errors`` gives for each such column its standard error: a number, or the name of a column of standard errors. The
     difference of two values is taken as normal with sqrt(2) times the stored standard error, and its margin is what it
     exceeds with probability ``rate`` / (rows * columns) at most. Columns that ``errors`` does not name are compared
-    with ``rtol``; those of standard errors, which are estimates, within a factor of ``factor``. Columns that
-    ``ignored`` names, such as the seconds that a run took, are facts of one computation and are not compared.
+    with ``rtol``; those of standard errors, which are estimates, within a factor of ``factor``. A standard error can
+    also be a mapping from the values of the column ``by``, as text; rows of a value that is not there are compared with
+    ``rtol``. Columns that ``ignored`` names, such as the seconds that a run took, are facts of one computation and are
+    not compared.
 
     Rows whose setting has the values of ``before``, such as epoch 0, come before what is iterated: all of their columns
     are compared with ``rtol``. They show whose draws, which weights and which temperature the others began with.
+    Rows whose columns of ``early``, such as the step, are at most the numbers given there come before rounding has
+    grown: where these columns are computed again the same, ``early_errors`` takes the place of ``errors``.
     """
 
-    errors: Mapping[str, str | float]
+    errors: Mapping[str, str | float | Mapping[str, float]]
     rtol: float = 1e-9
     factor: float = 2.0
     rate: float = 1e-6
     ignored: tuple[str, ...] = ()
     before: Mapping[str, Value] = field(default_factory=dict)
+    early: Mapping[str, float] = field(default_factory=dict)
+    early_errors: Mapping[str, float] = field(default_factory=dict)
+    by: str = ""
     kind: ClassVar[str] = "statistical"
     _names: frozenset[str] = field(init=False, repr=False, compare=False, default=frozenset())
 
     def __post_init__(self) -> None:
         if not self.errors:
             raise ValueError("errors must name at least one column, got none")
+        if bool(self.early) != bool(self.early_errors) or not set(self.early_errors) <= set(self.errors):
+            raise ValueError("early_errors must name columns of errors, and be given with early: got "
+                             f"early = {self.early} and early_errors = {self.early_errors}")
+        if bool(self.by) != any(isinstance(error, Mapping) for error in self.errors.values()):
+            raise ValueError(f"by must name a column where errors are mappings, and only there, got {self.by!r}")
         object.__setattr__(self, "errors", dict(self.errors))
         object.__setattr__(self, "ignored", tuple(self.ignored))  # a list in the JSON
         object.__setattr__(self, "_names", frozenset(e for e in self.errors.values() if isinstance(e, str)))
 
     def difference(self, stored: Setting, new: Setting, rows: int) -> str | None:
-        begins = self.begins(stored)
+        begins, passed = self.begins(stored), any(stored[name] != new[name] for name in self.early)
 
         def close(name: str, a: Any, b: Any) -> bool:
             if name in self.ignored:
@@ -93,7 +106,7 @@ class Statistical:
             if begins:
                 return _near(a, b, self.rtol)
             if name in self.errors and _numbers(a, b):
-                return abs(a - b) <= self.margin(name, stored, rows)
+                return abs(a - b) <= self.margin(name, stored, rows, early=not passed)
             if name in self._names and _numbers(a, b):
                 return _near(a, b, 1.0 - 1.0 / self.factor)
             return _near(a, b, self.rtol)
@@ -104,13 +117,22 @@ class Statistical:
         """Does a row come before what is iterated?"""
         return bool(self.before) and all(stored[name] == value for name, value in self.before.items())
 
-    def margin(self, name: str, stored: Setting, rows: int) -> float:
-        """Largest difference of a column that passes, for a stored row of a table of so many rows."""
+    def margin(self, name: str, stored: Setting, rows: int, *, early: bool = True) -> float:
+        """Largest difference of a column that passes, for a stored row of a table of so many rows.
+
+        ``early``: are the columns of that name the same in the row that is compared with it?
+        """
         if self.begins(stored):
             return self.rtol * abs(float(stored[name]))
         error = self.errors[name]
+        if early and self.early and all(stored[column] <= most for column, most in self.early.items()):
+            error = self.early_errors.get(name, error)
+        if isinstance(error, Mapping):
+            if str(stored[self.by]) not in error:
+                return self.rtol * abs(float(stored[name]))
+            error = error[str(stored[self.by])]
         scale = stored[error] if isinstance(error, str) else error
-        return float(stats.norm.isf(self.rate / (2 * rows * len(self.errors)))) * math.sqrt(2.0) * float(scale)
+        return _deviations(self.rate, rows * len(self.errors)) * math.sqrt(2.0) * float(scale)
 
     def __str__(self) -> str:
         return f"statistical ({', '.join(self.errors)}; rate {self.rate:g})"
@@ -122,7 +144,7 @@ Repeats = Exact | Rounding | Statistical
 def to_record(repeats: Repeats) -> dict:
     """Return what a table's JSON says of how its numbers repeat."""
     fields = {name: value for name, value in asdict(repeats).items() if not name.startswith("_")}
-    fields = {name: value for name, value in fields.items() if value not in ((), {})}  # said only where it is used
+    fields = {name: value for name, value in fields.items() if value not in ((), {}, "")}  # said only where it is used
     fields = {
         name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()
     }  # as it is read
@@ -137,6 +159,12 @@ def from_record(record: dict) -> Repeats:
 
 
 KINDS: dict[str, type] = {kind.kind: kind for kind in (Exact, Rounding, Statistical)}
+
+
+@lru_cache
+def _deviations(rate: float, comparisons: int) -> float:
+    """What a standard normal value exceeds in magnitude with probability rate / comparisons."""
+    return float(stats.norm.isf(rate / (2 * comparisons)))
 
 
 def _numbers(a: Value, b: Value) -> bool:

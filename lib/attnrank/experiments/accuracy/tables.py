@@ -51,6 +51,13 @@ def _cifar10(patch: int, epochs: int) -> list[Setting]:
     return _once(of(cheap, seeds=[0]), of(few, seeds=[0]), of(rest, seeds=range(3), by="arm"))
 
 
+def _core(base: Setting, *, dataset: str, patch: int, epochs: int) -> list[Setting]:
+    """The fewest arms that decide: whether attention, its scores and its values matter at all, then rank moved."""
+    arms = core(base)
+    first = [arms[at] for at in (0, 1, 2, 6, 3, 4, 5)]
+    return runs(first, dataset=dataset, patch=patch, epochs=epochs, seeds=range(3), by="arm")
+
+
 #: The runs that are wanted, by data, patch and epochs: in this order, so that what decides the verdict comes first.
 SERIES: dict[str, list[Setting]] = {
     "digits, brief": runs(  # seconds a run: the tests train them again
@@ -61,10 +68,12 @@ SERIES: dict[str, list[Setting]] = {
     "digits, pixels": _pixels(epochs=40),
     "digits, pixels, brief": _pixels(epochs=12),
     "cifar10, short": _cifar10(patch=8, epochs=5),
+    "cifar10, 16 tokens, long": _core(PHOTOGRAPHS, dataset="cifar10", patch=8, epochs=20),
+    "cifar10, 16 tokens, large": _core(LARGE, dataset="cifar10", patch=8, epochs=5),
+    "cifar100, 16 tokens": _core(PHOTOGRAPHS, dataset="cifar100", patch=8, epochs=20),
     "cifar10": _once(  # whether attention and its scores matter at all, before all else
         runs(core(PHOTOGRAPHS)[:2], dataset="cifar10", patch=4, epochs=15, seeds=range(3)),
-        runs([core(PHOTOGRAPHS)[at] for at in (2, 6, 3, 4, 5)], dataset="cifar10", patch=4, epochs=15, seeds=range(3),
-             by="arm"),
+        _core(PHOTOGRAPHS, dataset="cifar10", patch=4, epochs=15),
         _cifar10(patch=4, epochs=15),
     ),
     "cifar100": runs(deciding(PHOTOGRAPHS), dataset="cifar100", patch=4, epochs=15, seeds=range(3)),
@@ -74,6 +83,7 @@ SERIES: dict[str, list[Setting]] = {
 #: How many of them, from the first, are finished and published. To go on, see `book/reading.md`.
 FINISHED = {
     "digits, brief": 9, "digits": 146, "digits, pixels": 2, "digits, pixels, brief": 6, "cifar10, short": 43,
+    "cifar10, 16 tokens, long": 1, "cifar10, 16 tokens, large": 2, "cifar100, 16 tokens": 0,
     "cifar10": 13, "cifar100": 0, "cifar10, long": 0, "cifar10, large": 0,
 }  # fmt: skip
 

@@ -70,6 +70,13 @@ def _grid(dataset: str, patch: int, epochs: int, seeds: int) -> list[Setting]:
     return [setting | {"rank": rank} for setting in settings for rank in ranks]
 
 
+#: Digits: what MKL_CBWR=COMPATIBLE changed of seeds 0 and 1, at most, rounded up; a wrong seed shows. CIFAR-10 was not
+#: measured.
+_ERRORS = {
+    "test_loss": {"digits": 5e-4, "cifar10": 0.1}, "test_accuracy": {"digits": 0.003, "cifar10": 0.03},
+    "kept": {"digits": 1e-4, "cifar10": 0.05}, "hardmax": {"digits": 0.001, "cifar10": 0.05},
+}  # fmt: skip
+
 EXPERIMENTS = {
     "truncated_vits": Experiment(
         "What do Vision Transformers of the chapter accuracy lose when their heads are cut down after training?",
@@ -77,7 +84,7 @@ EXPERIMENTS = {
         quick=_grid("digits", 2, 2, 1)[:2],
         paper=[*_grid("digits", 2, 12, 5), *_grid("cifar10", 8, 5, 3)],
         chapter="choosing_head_dimension",
-        repeats=Statistical({"test_loss": 0.1, "test_accuracy": 0.03, "kept": 0.05, "hardmax": 0.05}),
+        repeats=Statistical(_ERRORS, by="dataset"),
         data="dataset",
         seconds_again=seconds_to_train,
     ),

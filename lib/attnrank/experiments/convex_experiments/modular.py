@@ -29,13 +29,16 @@ def modular_runs(
     ``done`` is the step of its end. ``fitted_at`` and ``generalised_at`` are the steps of the first looks, every 50
     steps, at which 95 % of the equations trained on, and of the others, are right, ``half_at`` that at which half of
     the others are; ``rising_at`` is that of the last look before ``generalised_at`` at which at most 25 % of them are.
-    For the columns ``_before``, ``_after`` and ``_share`` see `moments.movement`.
+    For the columns ``_before``, ``_after`` and ``_share`` see `moments.movement`. ``early_loss`` is the loss on the
+    equations trained on at the first look. On another processor it differs by rounding, while rounding decides when,
+    and whether, a run generalises, and so all else that is said of its end.
     """
     setting = setting_of(locals(), "folder")
     model, run, stopped = trained(setting, folder)
     looks, found = run.epochs, rise(run.epochs)
     result: Setting = {
         "parameters": sum(value.numel() for value in model.parameters() if value.requires_grad),
+        "early_loss": looks[1]["fit_loss"] if len(looks) > 1 else None,
         "done": float(LOOK * looks[-1]["epoch"]),
         "fitted_at": _real(learned_at(looks, "fit")),
         "rising_at": None if found is None else float(LOOK * found[0]),
