@@ -20,6 +20,7 @@ from attnrank.experiments import EXPERIMENTS
 from attnrank.experiments.accuracy import runs as accuracy_runs
 from attnrank.experiments.after_training import own
 from attnrank.experiments.convex_experiments import grokking, modular
+from attnrank.experiments.does_rank_matter import tables as task_tables
 from attnrank.models import Attention
 from attnrank.sweep import Exact, Rounding, Statistical
 from attnrank.sweep.repeats import from_record, to_record
@@ -226,6 +227,7 @@ BEGUN = {
     "own_heads": {"dataset": "digits", "n": 16, "weights": "random", "seed": 0, "layer": 1, "head": 0},
     "modular_curves": {"p": 11, "attention": "softmax", "seed": 0, "point": 0},
     "task_heads": {"task": "recall", "n": 16, "wanted": 4, "qk_dim": 2, "seed": 0},  # trained: a second
+    "task_heads_curves": {"task": "recall", "n": 16, "wanted": 4, "qk_dim": 2, "seed": 0, "epoch": 0},
 }  # fmt: skip
 
 
@@ -239,7 +241,8 @@ def no_step(monkeypatch):
     monkeypatch.delenv("ATTNRANK_RUNS", raising=False)
     monkeypatch.setattr(accuracy_runs, "train", partial(training.train, progress=stop))
     monkeypatch.setattr(grokking, "is_enough", lambda looks, steps: bool(looks))
-    for module, remembered in ((accuracy_runs, "_trained_run"), (own, "_attentions"), (modular, "_run")):
+    for module, remembered in ((accuracy_runs, "_trained_run"), (own, "_attentions"), (modular, "_run"),
+                               (task_tables, "_run")):  # fmt: skip
         monkeypatch.setattr(module, remembered, getattr(module, remembered).__wrapped__)
 
 
