@@ -16,9 +16,9 @@ from attnrank.models import pretrained
 #: Data sets that need no download, and tasks and models that are drawn.
 EMBEDDED = frozenset(name for name, source in SOURCES.items() if source.hub is None) | frozenset(TASKS) | {DRAWN}
 
-# Rows of the training split, and its first labels: CIFAR-10 in the order of the official files (the hub has another),
-# the first 200 images of each fine class of CIFAR-100, the first 1083 of SVHN.
-_PUBLISHED = {
+#: Rows of the training split, and its first labels: CIFAR-10 in the order of the official files (the hub has another),
+#: the first 200 images of each fine class of CIFAR-100, the first 1083 of SVHN.
+PUBLISHED = {
     "cifar10": (50_000, [6, 9, 9, 4, 1, 1]),
     "cifar100": (20_000, []),
     "svhn": (1083, []),
@@ -45,5 +45,5 @@ def _published_copy(name: str, folder: str | None) -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a copy is partial is the point here
         labels = data.load(name)["label"]
-    rows, first = _PUBLISHED.get(name, (len(labels), []))
+    rows, first = PUBLISHED.get(name, (len(labels), []))
     return len(labels) == rows and list(labels[: len(first)]) == first
