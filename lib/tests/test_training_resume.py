@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from attnrank import training
 from attnrank.training import train
-from training_cases import CONFIG, RECIPE, double, images, model, same, weights
+from training_cases import CONFIG, RECIPE, double, images, model, same, stopping, weights
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -28,18 +28,9 @@ def test_a_run_that_is_interrupted_ends_with_the_same_bits(stop, tmp_path):
     whole, source = model(), double(images())
     probe = source.standardised(source.test_images[:2])
     complete = train(whole, source, RECIPE, seed=1, probe=probe)
-    part, cut = model(), double(images())
-    plain = cut.batch
-
-    def interrupted(seed, epoch, step, batch):
-        if epoch * 4 + step == stop:
-            raise KeyboardInterrupt
-        return plain(seed, epoch, step, batch)
-
-    cut.batch = interrupted
-    path = tmp_path / "run.safetensors"
+    cut, path = stopping(double(images()), stop), tmp_path / "run.safetensors"
     with pytest.raises(KeyboardInterrupt):
-        train(part, cut, RECIPE, seed=1, probe=probe, checkpoint=path, checkpoint_seconds=0)
+        train(model(), cut, RECIPE, seed=1, probe=probe, checkpoint=path, checkpoint_seconds=0)
     assert training.load(path)[1]["progress"]["steps"] == stop
     again = model()
     resumed = train(again, double(images()), RECIPE, seed=1, probe=probe, checkpoint=path)
@@ -114,17 +105,9 @@ def test_a_run_that_goes_on_in_float32_ends_within_the_stated_margin(threads, tm
     """Interrupted in mid-epoch, resumed with another number of threads: 1e-6 over 12 steps; a step left out is 1e-3."""
     whole, short = model(dtype=torch.float32), model(dtype=torch.float32)
     complete = train(whole, images(), RECIPE, seed=1)
-    cut, path = images(), tmp_path / "run.safetensors"
-    plain = cut.batch
-
-    def interrupted(seed, epoch, step, batch):
-        if epoch * 4 + step == 6:
-            raise KeyboardInterrupt
-        return plain(seed, epoch, step, batch)
-
-    cut.batch = interrupted
+    path = tmp_path / "run.safetensors"
     with pytest.raises(KeyboardInterrupt):
-        train(model(dtype=torch.float32), cut, RECIPE, seed=1, checkpoint=path, checkpoint_seconds=0)
+        train(model(dtype=torch.float32), stopping(images(), 6), RECIPE, seed=1, checkpoint=path, checkpoint_seconds=0)
     torch.set_num_threads(threads)
     resumed = train(short, images(), RECIPE, seed=1, checkpoint=path)
     assert apart(whole, short) < 1e-6

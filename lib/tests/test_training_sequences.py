@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from attnrank import training
 from attnrank.models import PADDING, TextTransformer, TransformerConfig
 from attnrank.training import Recipe, Sequences, train
+from training_cases import stopping
 
 CONFIG = TransformerConfig(width=8, heads=2, head_dim=3, depth=1, mlp_width=8, init="lecun")
 
@@ -100,16 +101,7 @@ def test_a_run_that_is_interrupted_ends_with_the_same_bits(stop, tmp_path):
     recipe, whole = Recipe(2, batch=16, rate=3e-3), model()
     probe = texts(9)[0][:, :1]
     complete = train(whole, source(hide=0.2), recipe, seed=1, probe=probe)
-    cut = source(hide=0.2)
-    plain = cut.batch
-
-    def interrupted(seed, epoch, step, batch):
-        if epoch * 13 + step == stop:
-            raise KeyboardInterrupt
-        return plain(seed, epoch, step, batch)
-
-    cut.batch = interrupted
-    path = tmp_path / "run.safetensors"
+    cut, path = stopping(source(hide=0.2), stop), tmp_path / "run.safetensors"
     with pytest.raises(KeyboardInterrupt):
         train(model(), cut, recipe, seed=1, probe=probe, checkpoint=path, checkpoint_seconds=0)
     assert training.load(path)[1]["progress"]["steps"] == stop

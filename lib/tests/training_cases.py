@@ -44,6 +44,20 @@ def double(source):
     return source
 
 
+def stopping(source, at):
+    """The same source, at whose batch of that number, from 0, the run is interrupted."""
+    plain, taken = source.batch, []
+
+    def batch(*arguments):
+        if len(taken) == at:
+            raise KeyboardInterrupt
+        taken.append(arguments)
+        return plain(*arguments)
+
+    source.batch = batch
+    return source
+
+
 def weights(of):
     return {name: value.clone() for name, value in of.state_dict().items()}
 
