@@ -25,6 +25,7 @@ import pandas as pd
 import torch
 
 from attnrank import sweep
+from attnrank.benchmarks import processor
 from attnrank.experiments.experiment import Experiment
 from attnrank.experiments.upkeep.copies import at_hand
 from attnrank.experiments.upkeep.cost import seconds_again
@@ -47,9 +48,9 @@ class Threads:
 
 
 def conditions(threads: int) -> dict[str, str | int]:
-    """Under what rows are computed here: the variables that change how it rounds, the instruction set, the threads."""
+    """Under what rows are computed here: processor, the variables that make it round like another, threads."""
     chosen = {name: os.environ[name] for name in CONDITIONS if os.environ.get(name)}
-    return {**chosen, "instructions": torch.backends.cpu.get_cpu_capability(), "threads": threads}
+    return {"processor": processor(), **chosen, "threads": threads}
 
 
 def cheap_rows(name: str, experiment: Experiment, seconds: float, folder: str | Path | None) -> list[int]:

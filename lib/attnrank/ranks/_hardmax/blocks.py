@@ -37,8 +37,8 @@ def block_ranks(heads: Heads, *, causal: bool) -> Tensor:
                 _decide_many(heads[part], queries, causal, close, marks)
                 extra = marks.sum().item() - used
             if extra > 0:
-                matrix, query, key = _pairs(close)
-                pairs.append(((start + matrix) * n + first + query, key))
+                query, key = _pairs(close)
+                pairs.append((start * n + first + query, key))  # a part is of whole matrices, or of one
             counts[:, : marks.shape[1]].add_(marks)
     if pairs:
         query, key = (torch.cat(parts) for parts in zip(*pairs, strict=True))
@@ -67,17 +67,17 @@ def _close(
     return close, close.sum(2)
 
 
-def _pairs(close: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Matrix, query and key of every pair of a query that has several close keys; those of a query adjacent."""
-    matrix, query = (close.sum(1) > 1).nonzero().unbind(1)
-    which, key = close[matrix, :, query].nonzero().unbind(1)
-    return matrix[which], query[which], key
+def _pairs(close: Tensor) -> tuple[Tensor, Tensor]:
+    """Query, counted through the matrices, and key of every pair of a query that has several close keys; ascending."""
+    several = close.sum(1) > 1
+    which, key = close.mT[several].nonzero().unbind(1)
+    return several.flatten().nonzero()[which, 0], key
 
 
 def _decide(heads: Heads, query: Tensor, key: Tensor, chosen: Tensor) -> None:
     """Of each query, one of all, count the best of the keys it is paired with in place of all of them."""
     n, m = heads.q.shape[1], heads.k.shape[1]
-    key = query // n * m + key  # one of all
+    key = torch.add(key, query // n, alpha=m)  # one of all
     best = best_of_pairs(heads.q.flatten(0, 1), heads.k.flatten(0, 1), query, key)
     chosen.view(-1).index_add_(0, key, best.to(chosen.dtype) - 1)
 

@@ -38,7 +38,8 @@ def score_error(d_h: int, query_norms: Tensor, key_norms: Tensor) -> Tensor:
     if _factors_may_be_rounded():
         relative += 2.0**-6  # to 8 bits, or cut to them
     relative *= (1 + relative) ** 3
-    return relative * query_norms * key_norms + 4 * d_h * tiny * (1 + query_norms + key_norms)
+    lost = 4 * d_h * tiny  # relative q k + lost (1 + q + k), in few calls: these tensors are small
+    return torch.addcmul(lost * key_norms + lost, query_norms, relative * key_norms + lost)
 
 
 def _factors_may_be_rounded() -> bool:

@@ -26,7 +26,7 @@ def best_of_pairs(q: Tensor, k: Tensor, query: Tensor, key: Tensor) -> Tensor:
     Parameters
     ----------
     q, k : floating-point tensors (queries, d_h) and (keys, d_h).
-    query, key : int64 tensors (pairs), indices; the pairs of a query one after another, keys ascending.
+    query, key : int64 tensors (pairs), indices; queries ascending, and of each query its keys.
 
     Returns
     -------
@@ -48,11 +48,10 @@ def best_of_pairs(q: Tensor, k: Tensor, query: Tensor, key: Tensor) -> Tensor:
 
 def _best_of_some(q: Tensor, k: Tensor, query: Tensor, key: Tensor) -> Tensor:
     q, k = q[query].double(), k[key].double()
-    _, group, counts = query.unique_consecutive(return_inverse=True, return_counts=True)
-    first = (counts.cumsum(0) - counts)[group]  # of each pair the first one of its query
+    first = torch.searchsorted(query, query)  # of each pair the first one of its query
     best = _close_in_float64(q, k, first)
-    if int(best.sum()) > len(counts):
-        ties = best & (torch.zeros_like(first).index_add_(0, first, best.long())[first] > 1)
+    ties = best & (torch.zeros_like(first).index_add_(0, first, best.long())[first] > 1)
+    if ties.any():
         some = torch.searchsorted(first[ties], first[ties])
         best[ties] = _exactly_best(q[ties], k[ties], some, key[ties])
     return best
@@ -70,12 +69,10 @@ def _exactly_best(q: Tensor, k: Tensor, first: Tensor, keys: Tensor) -> Tensor:
 def _close_in_float64(q: Tensor, k: Tensor, first: Tensor) -> Tensor:
     """Which pairs float64 leaves undecided, or are the best of their query; ``first`` is the first pair of each."""
     terms = q * (k - k[first])  # what a key scores above the first of the query
-    sizes = terms.abs().sum(-1)
-    score, error = terms.sum(-1), sum_error(q.shape[-1], sizes)
-    lost = ~sizes.isfinite()  # to overflow: undecided
-    low = (score - error).masked_fill_(lost, -torch.inf)
+    score, error = terms.sum(-1), sum_error(q.shape[-1], terms.abs().sum(-1))
+    low = (score - error).nan_to_num_(nan=-torch.inf, neginf=-torch.inf)  # where terms or their sum overflow
     best = torch.full_like(low, -torch.inf).scatter_reduce_(0, first, low, "amax")
-    return (score + error >= best[first]) | lost
+    return ~(score + error < best[first])  # undecided where that is not a number
 
 
 def best_by_matrix(q: Tensor, k: Tensor, seen: tuple[Tensor, Tensor] | None = None) -> Tensor:
