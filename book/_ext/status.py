@@ -131,13 +131,14 @@ class Status(SphinxDirective):
         of = defaultdict(list)
         with (RESULTS / "verified.csv").open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
-                of[row["rounding"], row["threads"]].append(row)
+                of[row["processor"], row["rounding"], row["threads"]].append(row)
         rows: list[list[nodes.Node | str]] = []
-        for (rounding, threads), found in sorted(of.items()):
+        for (processor, rounding, threads), found in sorted(of.items()):
             every, here, different = (sum(int(row[key]) for row in found) for key in ("rows", "compared", "different"))
             tables = f"{sum(row['compared'] != '0' for row in found)} of {len(found)}"
-            rows.append([nodes.literal("", rounding), threads, tables, f"{here:,} of {every:,}", str(different)])
-        return table_of(["rounding", "threads", "tables", "rows compared", "different"], rows)
+            counts = [tables, f"{here:,} of {every:,}", str(different)]
+            rows.append([processor, nodes.literal("", rounding), threads, *counts])
+        return table_of(["processor", "rounding", "threads", "tables", "rows compared", "different"], rows)
 
     def costs(self) -> nodes.Node:
         chapters = defaultdict(list)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from attnrank import experiments, sweep
+from attnrank.benchmarks import processor
 from attnrank.experiments.experiment import Experiment, Rounding
 from attnrank.experiments.upkeep import all_rows
 from attnrank.experiments.upkeep.all_rows import conditions, coverage, read_record, verify_all
@@ -25,6 +26,10 @@ def seconds_again(setting: dict) -> float:
 
 HALF = Experiment("What is half of n?", half, quick=sweep.grid(n=[1]), paper=sweep.grid(n=[3, 1, 2, 90]),
                   chapter="halves", repeats=Rounding(1e-9), seconds_again=seconds_again)
+
+
+#: The processor at hand, as CSV has it.
+CSV = f'"{processor()}"' if "," in processor() else processor()
 
 
 @pytest.fixture
@@ -56,7 +61,8 @@ def test_each_way_to_round_is_its_own(book, monkeypatch):
     monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
     assert len(list(verify_all(**book))) == 3
     expected = pd.DataFrame({
-        "table": "half", "version": 1, "rounding": ["", "MKL_CBWR=COMPATIBLE"], "threads": 1, "rows": 3,
+        "table": "half", "version": 1, "processor": processor(), "rounding": ["", "MKL_CBWR=COMPATIBLE"], "threads": 1,
+        "rows": 3,
         "compared": [2, 3], "different": 0,
     })  # fmt: skip
     pd.testing.assert_frame_equal(coverage(**book), expected)
@@ -94,7 +100,23 @@ def test_command(book, monkeypatch, capsys):
     list(verify_all(**book))
     all_rows.main([str(book["record"]), "--folder", str(book["folder"])])
     assert (book["folder"] / "verified.csv").read_text(encoding="utf-8") == (
-        "table,version,rounding,threads,rows,compared,different\nhalf,1,,1,3,3,0\n")
+        f"table,version,processor,rounding,threads,rows,compared,different\nhalf,1,{CSV},,1,3,3,0\n")
     with pytest.raises(SystemExit):
         all_rows.main([str(book["folder"] / "none.jsonl")])
     assert "record must be a file" in capsys.readouterr().err
+
+
+def test_counts_of_other_processors_stay(book, monkeypatch):
+    """Those of the same version; of a processor that the record names, the record says everything."""
+    monkeypatch.setattr(experiments, "EXPERIMENTS", book["experiments"])
+    list(verify_all(**book))
+    stored = book["folder"] / "verified.csv"
+    lines = [
+        "table,version,processor,rounding,threads,rows,compared,different", "half,1,abacus,,1,3,2,1",
+        "half,0,abacus,MKL_CBWR=COMPATIBLE,1,3,3,0", "gone,1,abacus,,1,3,3,0", f"half,1,{CSV},,2,3,3,3",
+    ]  # fmt: skip
+    stored.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for _ in range(2):
+        all_rows.main([str(book["record"]), "--folder", str(book["folder"])])
+        held = stored.read_text(encoding="utf-8").splitlines()
+        assert held[0] == lines[0] and sorted(held[1:]) == sorted([lines[1], f"half,1,{CSV},,1,3,3,0"])

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from attnrank import sweep
-from attnrank.benchmarks import CONTESTS, compare, extra_memory, interleaved, machine, processor
+from attnrank.benchmarks import CONTESTS, brand, compare, extra_memory, interleaved, machine, processor
 from attnrank.benchmarks.__main__ import line, main
 from attnrank.benchmarks.contests import TILE, one_hot_rank, queries_and_keys, tiled_product
 from attnrank.experiments import EXPERIMENTS
@@ -149,6 +149,18 @@ def test_rows_of_another_processor_are_not_measured_here():
     ):
         with pytest.raises(ValueError, match="processor must be the one at hand, .*, got 'abacus'"):
             call()
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("Intel(R) Xeon(R) Processor @ 2.50GHz (family 6, model 85)", "Intel Xeon"),
+        ("AMD EPYC (family 25, model 17)", "AMD EPYC"),
+        ("arm64", "arm64"),
+    ],
+)
+def test_the_brand_of_a_processor(name, short):
+    assert brand(name) == short
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ def test_uniform_attention_is_the_mean_of_all_tokens():
 
 def test_a_run_is_recomputed_from_its_file(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ATTNRANK_RUNS", str(tmp_path))
-    assert main(["tiny"], series={"tiny": [TINY]}, compute=runs.text_accuracy) == 0
+    assert main(["tiny"], series={"tiny": [TINY]}, published={"tiny": 0}, compute=runs.text_accuracy) == 0
     assert "1 of 1 runs are finished" in capsys.readouterr().out and is_finished(TINY)
     row = runs.text_accuracy(**TINY)
     with safe_open(runs.run_file(TINY, tmp_path), "pt") as file:

@@ -7,7 +7,16 @@ measures everything and prints each ratio beside its bar, a missed bar as missed
 """
 
 from attnrank.benchmarks.contests import CONTESTS, Contest
-from attnrank.benchmarks.timing import Ratio, compare, extra_gpu_memory, extra_memory, interleaved, machine, processor
+from attnrank.benchmarks.timing import (
+    Ratio,
+    brand,
+    compare,
+    extra_gpu_memory,
+    extra_memory,
+    interleaved,
+    machine,
+    processor,
+)
 
-__all__ = ["CONTESTS", "Contest", "Ratio", "compare", "extra_gpu_memory", "extra_memory", "interleaved", "machine",
-           "processor"]
+__all__ = ["CONTESTS", "Contest", "Ratio", "brand", "compare", "extra_gpu_memory", "extra_memory", "interleaved",
+           "machine", "processor"]

@@ -131,6 +131,15 @@ def processor() -> str:
     return f"{name} ({', '.join(numbers)})" if numbers else name
 
 
+def brand(processor: str) -> str:
+    """Maker and family of a processor of `processor`, for the head of a column: "Intel Xeon", "AMD EPYC".
+
+    >>> brand("Intel(R) Xeon(R) Processor @ 2.50GHz (family 6, model 85)")
+    'Intel Xeon'
+    """
+    return " ".join(processor.replace("(R)", "").split()[:2])
+
+
 def _clock() -> float:
     if torch.cuda.is_available():
         torch.cuda.synchronize()

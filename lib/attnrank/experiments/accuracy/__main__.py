@@ -1,4 +1,4 @@
-"""Train the runs of a series that are not finished, in their order; several processes share the work.
+"""Train the runs of a series that are neither published nor finished, in order; several processes share the work.
 
     ATTNRANK_RUNS=/folder/of/runs nice python -m attnrank.experiments.accuracy "cifar10, short"
 
@@ -17,16 +17,20 @@ import torch
 
 from attnrank import training
 from attnrank.experiments.accuracy.runs import accuracy
-from attnrank.experiments.accuracy.tables import SERIES
+from attnrank.experiments.accuracy.tables import FINISHED, SERIES
 from attnrank.experiments.shared.runs import run_file, runs_folder, unfinished
 from attnrank.sweep import Setting
 
 
 def main(
     arguments: list[str] | None = None, *, series: Mapping[str, list[Setting]] = SERIES,
-    compute: Callable[..., Setting] = accuracy, program: str = "attnrank.experiments.accuracy",
+    published: Mapping[str, int] = FINISHED, compute: Callable[..., Setting] = accuracy,
+    program: str = "attnrank.experiments.accuracy",
 ) -> int:
-    """Run the command and return its exit status; other chapters have other series and another function of a run."""
+    """Run the command and return its exit status; other chapters have other series and another function of a run.
+
+    ``published`` says how many runs of a series, from the first, the tables hold: these are passed over.
+    """
     what = __doc__.splitlines()[0]
     parser = argparse.ArgumentParser(prog=f"python -m {program}", description=what)
     parser.add_argument("series", choices=series, help="a series of runs")
@@ -37,11 +41,12 @@ def main(
         print("error: set ATTNRANK_RUNS to the folder in which runs are kept", file=sys.stderr)
         return 1
     torch.set_num_threads(options.threads)
-    for setting, path in unfinished(series[options.series], lambda setting: run_file(setting, folder), is_finished):
+    wanted = series[options.series][published[options.series] :]
+    for setting, path in unfinished(wanted, lambda setting: run_file(setting, folder), is_finished):
         row = compute(**setting)
         print(time.strftime("%H:%M:%S"), path.stem, row["stopped"] or f"{row['accuracy']:.4f}", flush=True)
-    done = sum(map(is_finished, series[options.series]))
-    print(f"{options.series}: {done} of {len(series[options.series])} runs are finished in {folder}")
+    done = sum(map(is_finished, wanted))
+    print(f"{options.series}: {done} of {len(wanted)} runs are finished in {folder}")
     return 0
 
 

@@ -8,7 +8,10 @@ from attnrank.sweep import Setting
 
 #: The processors whose rows are published. To publish those of another one add its name, as printed by the command
 #: ``python -m attnrank.benchmarks``, and run that with ``--folder book/results``: the other rows stay as they are.
-PROCESSORS = ("AMD EPYC (family 25, model 17)",)
+PROCESSORS = (
+    "AMD EPYC (family 25, model 17)",
+    "Intel(R) Xeon(R) Processor @ 2.50GHz (family 6, model 85)",
+)
 
 
 def on(processors: Iterable[str], rows: list[Setting]) -> list[Setting]:

@@ -1,4 +1,4 @@
-"""Train the runs of a series that are not finished, in their order; several processes share the work.
+"""Train the runs of a series that are neither published nor finished, in order; several processes share the work.
 
     ATTNRANK_RUNS=/folder/of/runs nice python -m attnrank.experiments.text "64 words"
 
@@ -9,7 +9,7 @@ import sys
 
 from attnrank.experiments.accuracy.__main__ import main
 from attnrank.experiments.text.runs import text_accuracy
-from attnrank.experiments.text.tables import SERIES
+from attnrank.experiments.text.tables import FINISHED, SERIES
 
 if __name__ == "__main__":
-    sys.exit(main(series=SERIES, compute=text_accuracy, program="attnrank.experiments.text"))
+    sys.exit(main(series=SERIES, published=FINISHED, compute=text_accuracy, program="attnrank.experiments.text"))

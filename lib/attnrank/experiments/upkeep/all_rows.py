@@ -6,7 +6,8 @@ machine rounds like others.
 
     python -m attnrank.experiments.upkeep.all_rows verified.jsonl
 
-writes ``book/results/verified.csv``: how far that has come, by table and way to round.
+writes ``book/results/verified.csv``: how far that has come, by table, processor and way to round. What it says of
+processors that the record does not name stays, of tables whose version is still the same.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from attnrank.sweep import Setting
 
 #: What makes this machine round like another.
 CONDITIONS = ("ATEN_CPU_CAPABILITY", "MKL_CBWR")
+
+COLUMNS = ["table", "version", "processor", "rounding", "threads", "rows", "compared", "different"]
 
 
 @dataclass(frozen=True)
@@ -64,13 +67,14 @@ def cheap_rows(name: str, experiment: Experiment, seconds: float, folder: str | 
 
 
 def read_record(record: Path) -> list[dict]:
-    """What has been compared so far; a line that was torn by a crash, or names no setting, is left out."""
+    """What has been compared so far; a line that was torn by a crash, or names no setting or processor, is left out."""
     done = []
     if record.exists():
         for line in record.read_text(encoding="utf-8").splitlines():
             with suppress(ValueError):
                 done.append(json.loads(line))
-    return [entry for entry in done if isinstance(entry, dict) and "setting" in entry]
+    entries = [entry for entry in done if isinstance(entry, dict)]
+    return [entry for entry in entries if "setting" in entry and "processor" in entry.get("conditions", {})]
 
 
 def verify_all(
@@ -113,26 +117,39 @@ def _identity(entry: dict) -> str:
 def coverage(
     experiments: dict[str, Experiment], *, record: str | Path, seconds: float = 60.0, folder: str | Path | None = None
 ) -> pd.DataFrame:
-    """How many rows of each table have been compared under each way to round and number of threads of the record.
+    """How many rows of each table have been compared, by processor, way to round and number of threads of the record.
 
-    Columns: ``table``, ``version``, ``rounding`` (such as "MKL_CBWR=COMPATIBLE", "" for the machine's own),
-    ``threads``, ``rows`` (those of :func:`cheap_rows`), ``compared`` of them, and ``different`` of these when they were
-    compared last. Tables of measured times and those whose data are not at hand have no rows, and are left out.
+    Columns: ``table``, ``version``, ``processor``, ``rounding`` (such as "MKL_CBWR=COMPATIBLE", "" for the machine's
+    own), ``threads``, ``rows`` (those of :func:`cheap_rows`), ``compared`` of them, and ``different`` of these when
+    they were compared last. Tables of measured times and those whose data are not at hand have no rows, and are left
+    out.
     """
-    last: dict[tuple[str, int], dict[str, bool]] = defaultdict(dict)
+    last: dict[tuple[str, str, int], dict[str, bool]] = defaultdict(dict)
     for entry in read_record(Path(record)):
-        rounding = " ".join(f"{name}={entry['conditions'][name]}" for name in CONDITIONS if name in entry["conditions"])
-        last[rounding, entry["conditions"]["threads"]][_identity(entry)] = entry["difference"] is not None
+        where = entry["conditions"]
+        rounding = " ".join(f"{name}={where[name]}" for name in CONDITIONS if name in where)
+        last[where["processor"], rounding, where["threads"]][_identity(entry)] = entry["difference"] is not None
     found = []
     for name, experiment in sorted(experiments.items()):
         rows = cheap_rows(name, experiment, seconds, folder)
         head = {"table": name, "version": experiment.version}
         of = [_identity(head | {"setting": experiment.paper[row]}) for row in rows]
-        for (rounding, threads), different in sorted(last.items()) if rows else ():
+        for (chip, rounding, threads), different in sorted(last.items()) if rows else ():
             compared = [different[row] for row in of if row in different]
             counts = {"rows": len(rows), "compared": len(compared), "different": sum(compared)}
-            found.append(head | {"rounding": rounding, "threads": threads} | counts)
-    return pd.DataFrame(found, columns=["table", "version", "rounding", "threads", "rows", "compared", "different"])
+            found.append(head | {"processor": chip, "rounding": rounding, "threads": threads} | counts)
+    return pd.DataFrame(found, columns=COLUMNS)
+
+
+def with_others(table: pd.DataFrame, stored: Path, experiments: dict[str, Experiment]) -> pd.DataFrame:
+    """A table of :func:`coverage` and, of what is stored, other processors' counts of tables of the same version."""
+    if not stored.exists():
+        return table
+    before = pd.read_csv(stored, keep_default_na=False)
+    versions = before.table.map({name: each.version for name, each in experiments.items()})
+    kept = before[~before.processor.isin(table.processor) & (before.version == versions)]
+    joined = pd.concat([kept, table]) if len(kept) else table
+    return joined.sort_values(COLUMNS[:5], kind="stable", ignore_index=True)
 
 
 def ends_whole(path: Path) -> bool:
@@ -157,7 +174,7 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"record must be a file, {options.record} is none")
     folder = sweep.results_folder(options.folder)
     published = {name: each for name, each in EXPERIMENTS.items() if (folder / f"{name}.json").exists()}
-    table = coverage(published, record=options.record, folder=folder)
+    table = with_others(coverage(published, record=options.record, folder=folder), folder / "verified.csv", published)
     table.to_csv(folder / "verified.csv", index=False, lineterminator="\n")
 
 
