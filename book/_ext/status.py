@@ -137,7 +137,7 @@ class Status(SphinxDirective):
             every, here, different = (sum(int(row[key]) for row in found) for key in ("rows", "compared", "different"))
             tables = f"{sum(row['compared'] != '0' for row in found)} of {len(found)}"
             counts = [tables, f"{here:,} of {every:,}", str(different)]
-            rows.append([processor, nodes.literal("", rounding), threads, *counts])
+            rows.append([processor, nodes.literal("", rounding) if rounding else "its own", threads, *counts])
         return table_of(["processor", "rounding", "threads", "tables", "rows compared", "different"], rows)
 
     def costs(self) -> nodes.Node:
