@@ -5,7 +5,8 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from attnrank import convex
+from attnrank import convex, sweep
+from attnrank.experiments import EXPERIMENTS
 from attnrank.experiments.convex_attention import rivals, training
 
 
@@ -51,3 +52,12 @@ def test_rivals_solve_the_same_program():
     for rival in ("celer", "CVXPY, CLARABEL"):
         z, _ = rivals.prepare(rival, x, y, beta, "squared", "group")(1e-9)
         assert abs(rivals.verified_gap(x, y, beta, z, best.dual)) < 1e-7, rival
+
+
+def test_the_least_of_fifty_runs_may_be_another_elsewhere():
+    """On an Intel Xeon a row had another least excess, and all else within its margins; a whole unit is too much."""
+    table, repeats = sweep.read("nonconvex_runs"), EXPERIMENTS["nonconvex_runs"].repeats
+    row = table[(table.problem == "medium") & (table["heads"] == 1) & (table.method == "projected")].iloc[0].to_dict()
+    assert row["least_excess"] == pytest.approx(1.685, abs=1e-3)
+    assert repeats.difference(row, row | {"least_excess": 1.712063944956847}, len(table)) is None
+    assert "least_excess" in repeats.difference(row, row | {"least_excess": row["least_excess"] + 1}, len(table))
