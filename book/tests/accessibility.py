@@ -20,8 +20,10 @@ UNFOLD = """async () => {
     await new Promise(done => setTimeout(() => requestAnimationFrame(done), 50))
 }"""
 REPLACE_FORMULAS = """() => {
-    for (const formula of document.querySelectorAll('.katex')) {
-        const box = document.createElement('span'), size = formula.getBoundingClientRect()
+    // all are measured before the first is replaced: the page is laid out once
+    const sizes = [...document.querySelectorAll('.katex')].map(formula => [formula, formula.getBoundingClientRect()])
+    for (const [formula, size] of sizes) {
+        const box = document.createElement('span')
         box.style.cssText = `display: inline-block; overflow: hidden; width: ${size.width}px; height: ${size.height}px`
         box.textContent = 'formula'
         formula.replaceChildren(box)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 
@@ -65,9 +66,14 @@ def relevant_range(log_integrand: Function, low: float, high: float) -> tuple[fl
     return low, high
 
 
+@cache  # a bound calls for the same few rules thousands of times
+def _rule(order: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.polynomial.legendre.leggauss(order)
+
+
 def gauss_legendre(edges: np.ndarray, order: int = 12) -> tuple[np.ndarray, np.ndarray]:
     """Nodes and weights (rows, panels * order) of a Gauss-Legendre rule on every panel between ``edges`` (rows, k)."""
-    x, w = np.polynomial.legendre.leggauss(order)
+    x, w = _rule(order)
     half = np.diff(edges, axis=1)[:, :, None] / 2.0
     nodes = edges[:, :-1, None] + half * (x + 1.0)
     return nodes.reshape(len(edges), -1), (half * w).reshape(len(edges), -1)

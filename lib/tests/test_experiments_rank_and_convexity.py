@@ -6,7 +6,8 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from attnrank import convex
+from attnrank import convex, sweep
+from attnrank.experiments import EXPERIMENTS
 from attnrank.experiments.rank_and_convexity import margins, norms, vertices
 from attnrank.experiments.shared.statistics import seeded
 
@@ -66,8 +67,25 @@ def test_slope_of_the_margin_loss_is_that_of_autograd():
     scores = torch.einsum("ita,ab,ib->it", differences, w, queries)
     p = 1 / (1 + torch.exp(-scores).sum(1))
     torch.nn.functional.softplus(-p).sum().backward()
-    found = margins._slope(w.detach(), differences, queries)
+    (found,) = margins._slope(w.detach()[None], differences[None], queries[None])
     torch.testing.assert_close(found / found.norm(), w.grad / w.grad.norm())
+
+
+def test_the_rounding_of_long_training_is_within_what_is_declared(monkeypatch):
+    """Keys and queries after 10,000 steps: a start changed by 1e-14 is no difference, another start is one."""
+    experiment, rows = EXPERIMENTS["attention_svm"], sweep.read("attention_svm").to_dict("records")
+    setting, stored = experiment.paper[-1], rows[-1]
+    start = margins._start
+
+    def difference():
+        margins._trained.cache_clear()
+        return experiment.repeats.difference(stored, setting | margins.attention_svm(**setting), len(rows))
+
+    monkeypatch.setattr(margins, "_start", lambda seed: start(seed) + 1e-16 * draw(2, 6, 6, seed=seed))
+    assert difference() is None
+    monkeypatch.setattr(margins, "_start", lambda seed: start(seed + 1))
+    assert difference() is not None
+    margins._trained.cache_clear()
 
 
 def test_sequence_beta_max_is_where_attention_begins():

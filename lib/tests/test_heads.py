@@ -37,12 +37,13 @@ def test_every_head_has_its_row(causal, dtype):
         "batch", "head", "n", "m", "head_dim", "causal", "hardmax_rank", "share", "barrier", "bound",
     ]  # fmt: skip
     assert list(zip(table.batch, table["head"], strict=True)) == [(b, h) for b in range(2) for h in range(3)]
+    bound = (theory.causal_head_dim_bound if causal else theory.head_dim_bound)(12, 4)
     for row in table.to_dict("records"):
         expected = counted(q[row["batch"], row["head"]], k[row["batch"], row["head"]], causal)
         assert row["hardmax_rank"] == expected and row["share"] == expected / 12
         assert (row["n"], row["m"], row["head_dim"], row["causal"]) == (12, 12, 4, causal)
         assert row["barrier"] == (theory.causal_bound(12) if causal else theory.occupancy_bound(12))
-        assert row["bound"] == (theory.causal_head_dim_bound if causal else theory.head_dim_bound)(12, 4)
+        assert row["bound"] == bound
     assert table.attrs["layout"] == "batch 2, head 3, n 12, head_dim 4"
 
 

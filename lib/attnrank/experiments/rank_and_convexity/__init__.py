@@ -53,6 +53,7 @@ EXPERIMENTS = {
         quick=grid(parameters=["W"], steps=[100], seeds=[1]),
         paper=grid(parameters=list(margins.PARAMETERS), steps=list(margins.LOOKS), seeds=[10]),
         chapter=CHAPTER,
-        repeats=Rounding(1e-3),
+        # 10,000 steps on keys and queries carry a change of 1e-14 at the start to 6e-5 in an excess
+        repeats=Rounding(1e-3, atol=2e-4),
     ),
 }

@@ -76,7 +76,7 @@ def attention_svm(parameters: str, steps: int, seeds: int) -> Setting:
     frobenius, nuclear, ranks, unseparated = [], [], [], 0
     for seed in range(_check.integer("seeds", seeds, minimum=1)):
         differences, queries = task(seed)
-        w = _trained(parameters, seed)[steps]
+        w = _trained(parameters, seeds)[steps][seed]
         scale = margin(w, differences, queries)
         if scale <= 0:
             unseparated += 1
@@ -106,22 +106,20 @@ def _least(seed: int) -> tuple[Tensor, Tensor]:
     return least_frobenius(*task(seed)), least_nuclear(*task(seed))
 
 
-@lru_cache(maxsize=64)
-def _trained(parameters: str, seed: int) -> dict[int, Tensor]:
-    """W after the steps of ``LOOKS``."""
-    differences, queries = task(seed)
-    g = torch.Generator().manual_seed(START_SEEDS + seed)
+@lru_cache(maxsize=8)
+def _trained(parameters: str, seeds: int) -> dict[int, Tensor]:
+    """W (seeds, d, d) after the steps of ``LOOKS``; all seeds take each step together."""
+    differences, queries = (torch.stack(parts) for parts in zip(*map(task, range(seeds))))
     joint = _check.choice("parameters", parameters, PARAMETERS) == "W"
-    shape = (DIMENSION, DIMENSION)
-    k, q = (0.01 * torch.randn(shape, generator=g, dtype=torch.float64) for _ in range(2))
+    k, q = torch.stack([_start(seed) for seed in range(seeds)]).unbind(1)
     w, looks = (k if joint else k @ q.mT), {}
     for step in range(1, max(LOOKS) + 1):
         slope = _slope(w, differences, queries)
         if joint:
-            w = w - RATE * slope / slope.norm()
+            w = w - RATE * slope / slope.norm(dim=(1, 2), keepdim=True)
         else:
             of_k, of_q = slope @ q, slope.mT @ k
-            length = (of_k.square().sum() + of_q.square().sum()).sqrt()
+            length = (of_k.square() + of_q.square()).sum((1, 2), keepdim=True).sqrt()
             k, q = k - RATE * of_k / length, q - RATE * of_q / length
             w = k @ q.mT
         if step in LOOKS:
@@ -129,12 +127,18 @@ def _trained(parameters: str, seed: int) -> dict[int, Tensor]:
     return looks
 
 
+def _start(seed: int) -> Tensor:
+    """K and Q (2, d, d) before the first step; W begins as K where it is trained itself."""
+    g = torch.Generator().manual_seed(START_SEEDS + seed)
+    return 0.01 * torch.stack([torch.randn(DIMENSION, DIMENSION, generator=g, dtype=torch.float64) for _ in range(2)])
+
+
 def _slope(w: Tensor, differences: Tensor, queries: Tensor) -> Tensor:
-    """The gradient of sum log(1 + exp(-p)), p the softmax weight of the optimal token, but for a positive factor.
+    """The gradient of sum log(1 + exp(-p)), p the softmax weight of the optimal token, but for positive factors.
 
     Weights are kept as logarithms, as they fall below the smallest number soon.
     """
-    scores = -torch.einsum("ita,ab,ib->it", differences, w, queries)  # of the others, over the optimal token's
-    total = torch.logsumexp(torch.cat([torch.zeros_like(scores[:, :1]), scores], 1), 1, keepdim=True)
+    scores = -torch.einsum("sita,sab,sib->sit", differences, w, queries)  # of the others, over the optimal token's
+    total = torch.logsumexp(torch.cat([torch.zeros_like(scores[:, :, :1]), scores], 2), 2, keepdim=True)
     logs = scores - 2.0 * total + torch.nn.functional.logsigmoid(-torch.exp(-total))
-    return -torch.einsum("it,ita,ib->ab", torch.exp(logs - logs.max()), differences, queries)
+    return -torch.einsum("sit,sita,sib->sab", torch.exp(logs - logs.amax((1, 2), keepdim=True)), differences, queries)
