@@ -25,7 +25,7 @@ from sphinx.util.typing import ExtensionMetadata
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 SPACE = "\u00a0"  # between a number and its unit, where no line breaks
-LONGEST = 20.0  # seconds of a row that lib/tests/test_published_tables.py still computes again
+LONGEST = 10.0  # seconds of a row that lib/tests/test_published_tables.py still computes again
 BUILDERS = ("torch", "numpy", "scipy", "pandas", "matplotlib", "sphinx", "jupyter-book", "myst-nb", "sphinx-book-theme")
 
 
