@@ -219,12 +219,14 @@ def test_a_killed_run_goes_on_to_the_same_end(finished, tmp_path, monkeypatch):
 
 
 def test_the_command_trains_what_is_missing(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(command, "SERIES", {"tiny": [TINY, TINY | {"seed": 1}]})
+    monkeypatch.setattr(command, "SERIES", {"tiny": [TINY | {"seed": 7}, TINY, TINY | {"seed": 1}]})
+    monkeypatch.setitem(command.FINISHED, "tiny", 1)  # the first is published: it is not trained again
     monkeypatch.delenv("ATTNRANK_RUNS", raising=False)
     assert command.main(["tiny"]) == 1 and "ATTNRANK_RUNS" in capsys.readouterr().err
     monkeypatch.setenv("ATTNRANK_RUNS", str(tmp_path))
     assert command.main(["tiny", "--first", "1"]) == 0
     assert "tiny: 1 of 2 runs are finished" in capsys.readouterr().out
+    assert not grokking.run_file(TINY | {"seed": 7}, tmp_path).exists()
     with FileLock(f"{grokking.run_file(TINY | {'seed': 1}, tmp_path)}.lock"):
         assert command.main(["tiny"]) == 0  # the other one is being trained
     assert capsys.readouterr().out.startswith("tiny: 1 of 2")

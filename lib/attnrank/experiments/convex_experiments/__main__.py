@@ -1,4 +1,4 @@
-"""Train the runs of a series that are not finished, in their order; several processes share the work.
+"""Train the runs of a series that are neither published nor finished, in order; several processes share the work.
 
     ATTNRANK_RUNS=/folder/of/runs nice python -m attnrank.experiments.convex_experiments "p = 17" "p = 31"
 
@@ -17,6 +17,7 @@ import torch
 from attnrank.experiments.convex_experiments.grokking import is_finished, run_file
 from attnrank.experiments.convex_experiments.modular import modular_runs
 from attnrank.experiments.convex_experiments.series import SERIES
+from attnrank.experiments.convex_experiments.tables import FINISHED
 from attnrank.experiments.shared.runs import runs_folder, unfinished
 
 
@@ -33,13 +34,14 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     torch.set_num_threads(1)
     for name in options.series:
-        some = SERIES[name][: options.first]
+        wanted = SERIES[name][FINISHED.get(name, 0) :]
+        some = wanted[: options.first]
         for setting, path in unfinished(some, lambda setting: run_file(setting, folder), is_finished):
             row = modular_runs(**setting)
             learned = row["stopped"] or f"fits at {row['fitted_at']}, generalises at {row['generalised_at']}"
             print(time.strftime("%H:%M:%S"), path.stem, learned, flush=True)
-        done = sum(map(is_finished, SERIES[name]))
-        print(f"{name}: {done} of {len(SERIES[name])} runs are finished in {folder}", flush=True)
+        done = sum(map(is_finished, wanted))
+        print(f"{name}: {done} of {len(wanted)} runs are finished in {folder}", flush=True)
     return 0
 
 
