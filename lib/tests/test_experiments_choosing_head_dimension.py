@@ -95,6 +95,13 @@ def test_costs_are_those_of_the_layer():
     assert row.flops == counter.get_total_flops()
 
 
+def test_stopped_runs_are_left_out():
+    table = sweep.read("task_heads")
+    row = table.query("task == 'permutation' and readout == 'pointer' and n == 16 and heads == 1").index[0]
+    table.loc[row, "stopped"] = "the loss is nan"
+    assert len(judge.trained_rows("permutation", "scores", {"task_heads": table})) == 17
+
+
 # Heads cut down
 
 

@@ -15,6 +15,7 @@ from attnrank import hardmax_rank, sweep, training
 from attnrank.experiments import EXPERIMENTS
 from attnrank.experiments import does_rank_matter as module
 from attnrank.experiments.does_rank_matter import Task, ceiling_of, layer, tables
+from attnrank.experiments.shared import runs as shared_runs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -242,6 +243,19 @@ def test_rows_and_curves_are_of_the_same_runs():
     assert {"accuracy", "accuracy_before", "loss", "loss_before"} <= contradictions(changed, curves)
 
 
+def test_a_stopped_run_is_a_row_with_its_reason(monkeypatch):
+    monkeypatch.setattr(tables, "recipe", lambda epochs: training.Recipe(epochs, batch=32, rate=1e38, clip=None))
+    setting, after = tables.QUICK[0], ("accuracy", "aim", "rank", "ceiling", "loss", "best_accuracy", "train_accuracy")
+    row = module.task_heads(**setting)
+    assert row["stopped"].startswith("the loss is") and {row[name] for name in after} == {None}
+    assert row["rank_before"] > 0 and row["parameters"] > 0
+    assert not any(isinstance(value, float) and not math.isfinite(value) for value in row.values())
+    tables._run.cache_clear()
+    curve = [tables.task_heads_curves(**setting, epoch=epoch) for epoch in (0, 1)]
+    tables._run.cache_clear()
+    assert curve[0]["test_loss"] == row["loss_before"] and set(curve[1].values()) == {None}
+
+
 def test_a_run_is_trained_once_for_all_of_its_epochs(monkeypatch):
     setting, trained = tables.QUICK[0], []
 
@@ -249,7 +263,7 @@ def test_a_run_is_trained_once_for_all_of_its_epochs(monkeypatch):
         trained.append(arguments)
         return training.train(*arguments, **options)
 
-    monkeypatch.setattr(tables, "train", counted)
+    monkeypatch.setattr(shared_runs, "train", counted)
     tables._run.cache_clear()
     row = module.task_heads(**setting)
     curve = [tables.task_heads_curves(**setting, epoch=epoch) for epoch in (0, 1)]

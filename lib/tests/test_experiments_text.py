@@ -13,6 +13,7 @@ from safetensors import safe_open
 from attnrank import data, training
 from attnrank.experiments import EXPERIMENTS
 from attnrank.experiments.accuracy.__main__ import is_finished, main
+from attnrank.experiments.shared import runs as shared_runs
 from attnrank.experiments.shared.tokens import LONGEST, UNKNOWN, token_numbers, tokenizer
 from attnrank.experiments.text import baseline, ranks, runs, tables
 from attnrank.models import TextTransformer, TransformerConfig
@@ -184,6 +185,6 @@ def test_a_run_that_diverges_says_so(monkeypatch):
         started(training.Run(epochs=[entry]))
         raise training.NonFiniteLoss("the loss is nan")
 
-    monkeypatch.setattr(runs, "train", diverge)
+    monkeypatch.setattr(shared_runs, "train", diverge)
     row = runs.text_accuracy(**TINY)
     assert row["stopped"] == "the loss is nan" and row["accuracy"] is None and row["rank_after"] is None

@@ -239,7 +239,7 @@ def no_step(monkeypatch):
         raise training.NonFiniteLoss("enough")
 
     monkeypatch.delenv("ATTNRANK_RUNS", raising=False)
-    monkeypatch.setattr(accuracy_runs, "train", partial(training.train, progress=stop))
+    monkeypatch.setattr(accuracy_runs, "train_or_stop", partial(accuracy_runs.train_or_stop, progress=stop))
     monkeypatch.setattr(grokking, "is_enough", lambda looks, steps: bool(looks))
     for module, remembered in ((accuracy_runs, "_trained_run"), (own, "_attentions"), (modular, "_run"),
                                (task_tables, "_run")):  # fmt: skip

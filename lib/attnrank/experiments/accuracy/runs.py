@@ -10,10 +10,18 @@ import torch
 
 from attnrank import _check, data
 from attnrank.data import SOURCES
-from attnrank.experiments.shared.runs import epoch_of, mean_rank, ranks_of_layer, run_file, runs_folder, setting_of
+from attnrank.experiments.shared.runs import (
+    epoch_of,
+    mean_rank,
+    ranks_of_layer,
+    run_file,
+    runs_folder,
+    setting_of,
+    train_or_stop,
+)
 from attnrank.models import TransformerConfig, VisionTransformer
 from attnrank.sweep import Setting, device
-from attnrank.training import Images, NonFiniteLoss, Recipe, Run, image_flops, train, training_flops
+from attnrank.training import Images, Recipe, Run, image_flops, training_flops
 
 #: What is done to the scores, beside their dimension: the fields of `TransformerConfig` that differ.
 INTERVENTIONS: dict[str, dict] = {
@@ -148,17 +156,12 @@ def trained(setting: Setting, folder: str | Path | None) -> tuple[VisionTransfor
 
     Its checkpoint is kept in `runs_folder` if there is one, else in ``folder``; None: nothing is kept.
     """
-    model, stopped, folder = untrained(setting), "", runs_folder() or folder
-    path = None if folder is None else run_file(setting, folder)
-    runs: list[Run] = []
-    try:
-        run = train(
-            model, source(setting["dataset"]), recipe(setting), seed=setting["seed"], device=device(),
-            probe=probe_images(setting["dataset"]), checkpoint=path, label=setting["intervention"], started=runs.append,
-        )  # fmt: skip
-    except NonFiniteLoss as error:
-        run, stopped = runs[0], str(error)[:900]
-    return model, run, stopped
+    model, folder = untrained(setting), runs_folder() or folder
+    return model, *train_or_stop(
+        model, source(setting["dataset"]), recipe(setting), seed=setting["seed"], device=device(),
+        probe=probe_images(setting["dataset"]), checkpoint=None if folder is None else run_file(setting, folder),
+        label=setting["intervention"],
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=2)

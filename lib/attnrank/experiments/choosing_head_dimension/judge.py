@@ -38,7 +38,7 @@ def trained_rows(task: str, family: str, tables: Mapping[str, pd.DataFrame]) -> 
         rows = rows.rename(columns={"flops_per_text": "flops", "parameters_without_embedding": "parameters"})
     else:
         of = tables["task_heads"]
-        of = of[(of.task == task) & (of.readout == "pointer") & (of.n == N) & (of.heads == 1)]
+        of = of[(of.task == task) & (of.readout == "pointer") & (of.n == N) & (of.heads == 1) & (of.stopped == "")]
         rows = of[of.intervention == "none"].rename(columns={"qk_dim": "head_dim", "flops_per_sequence": "flops"})
     return rows[["head_dim", "seed", "accuracy", "parameters", "flops"]].reset_index(drop=True)
 

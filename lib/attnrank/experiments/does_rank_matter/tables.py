@@ -6,13 +6,15 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 import torch
+from jaxtyping import Bool
+from torch import Tensor
 
-from attnrank.experiments.does_rank_matter.layer import Head, head, measured, sequence_flops
+from attnrank.experiments.does_rank_matter.layer import Head, Measured, head, measured, sequence_flops
 from attnrank.experiments.does_rank_matter.tasks import Task
 from attnrank.experiments.experiment import Experiment, Statistical
-from attnrank.experiments.shared.runs import epoch_of, setting_of
+from attnrank.experiments.shared.runs import epoch_of, setting_of, train_or_stop
 from attnrank.sweep import Setting
-from attnrank.training import Recipe, Run, train
+from attnrank.training import Recipe, Run
 
 BATCH = 32
 
@@ -29,30 +31,41 @@ def task_heads(
     training, at wanted tokens that no token attended to before training, and ``aim_if_attended`` at the others; missing
     where there are none. The cost of a run has the names of the table accuracy; ``parameters`` are those that answers
     are computed from, so that a pointer has W_q and W_k with their biases. ``best_accuracy`` is the best of the epochs,
-    chosen on the test sequences.
+    chosen on the test sequences. A run whose loss was not finite has ``stopped`` set to the reason, and nothing of what
+    is measured after training.
     """
     source = Task(task, n, wanted, seed, readout)
     model = _untrained(source, heads, qk_dim, intervention)
     before = measured(model, source)
-    run = _trained(model, source, epochs)
-    after = measured(model, source)
+    run, stopped = _trained(model, source, epochs)
     flops = sequence_flops(model, n)
-    missed = ~before.attended
     return {
-        "needed": before.needed, "accuracy_before": run.epochs[0]["test_accuracy"],
-        "accuracy": run.final["test_accuracy"], "aim_before": before.aim.double().mean().item(),
-        "aim": after.aim.double().mean().item(), "rank_before": before.rank, "rank": after.rank,
-        "ceiling_before": before.ceiling, "ceiling": after.ceiling, "loss_before": run.epochs[0]["test_loss"],
-        "loss": run.final["test_loss"],
-        "aim_if_unattended": after.aim[missed].double().mean().item() if missed.any() else None,
-        "aim_if_attended": after.aim[~missed].double().mean().item() if (~missed).any() else None,
-        "weights_length": (model.attention.query.weight.norm()).item(),
+        "needed": before.needed, "accuracy_before": run.epochs[0]["test_accuracy"], "accuracy": None,
+        "aim_before": _mean(before.aim), "aim": None, "rank_before": before.rank, "rank": None,
+        "ceiling_before": before.ceiling, "ceiling": None, "loss_before": run.epochs[0]["test_loss"], "loss": None,
+        "aim_if_unattended": None, "aim_if_attended": None, "weights_length": None,
         "parameters": sum(value.numel() for value in model.used),
         "trained_parameters": sum(value.numel() for value in model.used if value.requires_grad),
         "flops_per_sequence": flops, "training_flops": 3.0 * flops * BATCH * run.steps,
-        "best_accuracy": run.best["test_accuracy"], "train_accuracy": run.final["train_accuracy"],
-        "seconds": round(run.seconds, 1), "threads": torch.get_num_threads(), "device": run.device,
+        "best_accuracy": None, "train_accuracy": None,
+        "seconds": round(run.seconds, 1), "threads": torch.get_num_threads(), "device": run.device, "stopped": stopped,
+    } | ({} if stopped else _after(model, source, run, before))  # fmt: skip
+
+
+def _after(model: Head, source: Task, run: Run, before: Measured) -> Setting:
+    """What a row says of the layer after training."""
+    after = measured(model, source)
+    return {
+        "accuracy": run.final["test_accuracy"], "aim": _mean(after.aim), "rank": after.rank, "ceiling": after.ceiling,
+        "loss": run.final["test_loss"], "aim_if_unattended": _mean(after.aim[~before.attended]),
+        "aim_if_attended": _mean(after.aim[before.attended]),
+        "weights_length": model.attention.query.weight.norm().item(), "best_accuracy": run.best["test_accuracy"],
+        "train_accuracy": run.final["train_accuracy"],
     }  # fmt: skip
+
+
+def _mean(flags: Bool[Tensor, "*shape"]) -> float | None:
+    return flags.double().mean().item() if flags.numel() else None
 
 
 def task_heads_curves(
@@ -64,14 +77,14 @@ def task_heads_curves(
     The run is trained once for all of its epochs, if they are asked for one after another.
     """
     entry = epoch_of(_run(tuple(setting_of(locals(), "epoch").values())), epoch, epochs)
-    return {name: entry[name] for name in ("rate", "train_loss", "train_accuracy", "test_loss", "test_accuracy")}
+    return {name: entry.get(name) for name in ("rate", "train_loss", "train_accuracy", "test_loss", "test_accuracy")}
 
 
 @lru_cache(maxsize=2)
 def _run(key: tuple) -> Run:
     task, n, wanted, readout, heads, qk_dim, intervention, epochs, seed = key
     source = Task(task, n, wanted, seed, readout)
-    return _trained(_untrained(source, heads, qk_dim, intervention), source, epochs)
+    return _trained(_untrained(source, heads, qk_dim, intervention), source, epochs)[0]
 
 
 def _untrained(source: Task, heads: int, qk_dim: int, intervention: str) -> Head:
@@ -81,9 +94,14 @@ def _untrained(source: Task, heads: int, qk_dim: int, intervention: str) -> Head
     return model
 
 
-def _trained(model: Head, source: Task, epochs: int) -> Run:
-    """Train a layer in place; the same for all that are compared."""
-    return train(model, source, Recipe(epochs, batch=BATCH, rate=3e-2, decay=0.0, smoothing=0.0), seed=source.seed)
+def recipe(epochs: int) -> Recipe:
+    """How every layer is trained; the same for all that are compared."""
+    return Recipe(epochs, batch=BATCH, rate=3e-2, decay=0.0, smoothing=0.0)
+
+
+def _trained(model: Head, source: Task, epochs: int) -> tuple[Run, str]:
+    """Train a layer in place; see `train_or_stop`."""
+    return train_or_stop(model, source, recipe(epochs), seed=source.seed)
 
 
 DIMS = (1, 2, 3, 4, 8, 16)

@@ -8,13 +8,27 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
+from torch import nn
 
 from attnrank import _check
 from attnrank.sweep import Setting
-from attnrank.training import ENDING, Run
+from attnrank.training import ENDING, NonFiniteLoss, Recipe, Run, Source, train
 
 #: What is measured of each head of a layer: see :func:`attnrank.training.attention_ranks`.
 RANKS = ("hardmax", "rank_at_tenth", "rank_at_hundredth", "stable")
+
+
+def train_or_stop(model: nn.Module, source: Source, recipe: Recipe, **options: Any) -> tuple[Run, str]:
+    """:func:`attnrank.training.train` with its options; a run whose loss is not finite ends there.
+
+    Returns the run as far as it came, and why it was stopped ("" if it was not).
+    """
+    runs: list[Run] = []
+    try:
+        train(model, source, recipe, started=runs.append, **options)
+    except NonFiniteLoss as error:
+        return runs[0], str(error)[:900]
+    return runs[0], ""
 
 
 def runs_folder() -> Path | None:

@@ -10,11 +10,19 @@ from torch import Tensor
 
 from attnrank import _check
 from attnrank.data import SOURCES
-from attnrank.experiments.shared.runs import epoch_of, mean_rank, ranks_of_layer, run_file, runs_folder, setting_of
+from attnrank.experiments.shared.runs import (
+    epoch_of,
+    mean_rank,
+    ranks_of_layer,
+    run_file,
+    runs_folder,
+    setting_of,
+    train_or_stop,
+)
 from attnrank.experiments.shared.tokens import token_numbers
 from attnrank.models import PADDING, TextTransformer, TransformerConfig
 from attnrank.sweep import Setting, device
-from attnrank.training import NonFiniteLoss, Recipe, Run, Sequences, text_flops, train
+from attnrank.training import Recipe, Run, Sequences, text_flops
 
 #: What is done to the scores, beside their dimension: the fields of `TransformerConfig` that differ.
 INTERVENTIONS: dict[str, dict] = {
@@ -104,18 +112,13 @@ def trained(setting: Setting, folder: str | Path | None) -> tuple[TextTransforme
 
     Its checkpoint is kept in the folder of runs if there is one, else in ``folder``; None: nothing is kept.
     """
-    model, stopped, folder = untrained(setting), "", runs_folder() or folder
+    model, folder = untrained(setting), runs_folder() or folder
     path = None if folder is None else run_file(setting, folder)
     texts = source(*(setting[name] for name in ("dataset", "tokens", "vocabulary", "length")))
-    runs: list[Run] = []
-    try:
-        run = train(
-            model, texts, recipe(setting), seed=setting["seed"], device=device(), probe=probe_texts(texts),
-            checkpoint=path, label=setting["intervention"], started=runs.append,
-        )  # fmt: skip
-    except NonFiniteLoss as error:
-        run, stopped = runs[0], str(error)[:900]
-    return model, run, stopped
+    return model, *train_or_stop(
+        model, texts, recipe(setting), seed=setting["seed"], device=device(), probe=probe_texts(texts), checkpoint=path,
+        label=setting["intervention"],
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=2)
