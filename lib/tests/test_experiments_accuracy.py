@@ -74,6 +74,15 @@ def test_series_are_whole_and_what_is_finished_is_published():
     assert EXPERIMENTS["accuracy"].paper == tables.finished()
 
 
+def test_the_arms_that_decide_come_first_with_64_tokens_too():
+    """The page counts them: the same arms and seeds as with more epochs."""
+    budget = ("patch", "epochs")
+    shorter = tables.SERIES["cifar10, 16 tokens, long"]
+    first = tables.SERIES["cifar10"][: len(shorter)]
+    arms = [{tuple(v for k, v in s.items() if k not in budget) for s in series} for series in (first, shorter)]
+    assert arms[0] == arms[1] and len(arms[0]) == 21
+
+
 # One run
 
 
