@@ -34,6 +34,17 @@ def entries(text: str) -> dict[str, dict[str, str]]:
     return found
 
 
+def misnamed(text: str, ledger: list[dict[str, str]]) -> list[str]:
+    """Claims that say which objection they answer, by its number on the page, and are not among its cells."""
+    cells = {int(number): entry for number, entry in re.findall(r"^\*\*(\d+)\. (.*?)(?=^\*\*|\Z)", text, re.M | re.S)}
+    found = []
+    for row in ledger:
+        said = re.match(r"objection (.+?):", row["paper"])
+        if said and f"{{claim}}`{row['id']}`" not in cells.get(int(said[1]) if said[1].isdigit() else 0, ""):
+            found.append(row["id"])
+    return found
+
+
 def unanswered(text: str) -> list[str]:
     """Labels missing or out of order, misnumbered, or neither answered by a claim nor said to be unanswerable."""
     page, number, faults = entries(text), 0, []
@@ -60,6 +71,14 @@ def text() -> str:
 def test_every_objection_is_answered(text: str) -> None:
     assert unanswered(text) == []
     assert [len(labels) for labels in OBJECTIONS.values()] == [31, 4]
+
+
+def test_claims_name_the_objections_that_they_answer(text: str) -> None:
+    ledger = report.read_ledger(BOOK / "results")
+    named = [row for row in ledger if row["paper"].startswith("objection ")]
+    assert len(named) > 10 and misnamed(text, ledger) == []
+    for other in ("objection 35: ", "objection R1: "):  # another one; one that the page does not have
+        assert misnamed(text, [row | {"paper": other} for row in named]) == [row["id"] for row in named]
 
 
 def test_chapters_named_as_open_are_planned_or_there(text: str) -> None:
