@@ -14,6 +14,7 @@ from attnrank import data, sweep, training
 from attnrank.data import SOURCES
 from attnrank.experiments import EXPERIMENTS
 from attnrank.experiments.accuracy import arms, runs, tables
+from attnrank.experiments.shared import runs as shared_runs
 from attnrank.experiments.upkeep import copies
 from attnrank.models import VisionTransformer
 
@@ -89,7 +90,7 @@ def test_the_arms_that_decide_come_first_with_64_tokens_too():
 @pytest.fixture(scope="module")
 def run(kept_runs):
     row, folder = kept_runs(lambda: runs.accuracy(**TINY))
-    return row, runs.run_file(TINY, folder), folder
+    return row, shared_runs.run_file(TINY, folder), folder
 
 
 def test_a_checkpoint_is_recomputed_from_its_file(run):
@@ -145,7 +146,7 @@ def test_curves_and_ranks_are_those_of_the_run(run, monkeypatch):
         runs.accuracy_curves(**TINY, epoch=2)
     monkeypatch.setenv("ATTNRANK_RUNS", str(folder / "missing"))
     with pytest.raises(ValueError, match="ATTNRANK_RUNS must name an existing folder"):
-        runs.runs_folder()
+        shared_runs.runs_folder()
 
 
 def test_the_same_row_without_a_folder_and_from_a_folder_of_the_sweep(run, tmp_path, monkeypatch):
@@ -154,7 +155,7 @@ def test_the_same_row_without_a_folder_and_from_a_folder_of_the_sweep(run, tmp_p
     for folder in (None, tmp_path):
         again = runs.accuracy(**TINY, folder=folder)
         assert again | {"seconds": 0} == row | {"seconds": 0}
-    assert [path.name for path in tmp_path.iterdir()] == [runs.run_file(TINY, tmp_path).name]
+    assert [path.name for path in tmp_path.iterdir()] == [shared_runs.run_file(TINY, tmp_path).name]
 
 
 def test_a_stopped_run_is_a_row_with_its_reason(monkeypatch):

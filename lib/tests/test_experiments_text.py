@@ -154,7 +154,7 @@ def test_a_run_is_recomputed_from_its_file(tmp_path, monkeypatch, capsys):
     assert main(["tiny"], series={"tiny": [TINY]}, published={"tiny": 0}, compute=runs.text_accuracy) == 0
     assert "1 of 1 runs are finished" in capsys.readouterr().out and is_finished(TINY)
     row = runs.text_accuracy(**TINY)
-    with safe_open(runs.run_file(TINY, tmp_path), "pt") as file:
+    with safe_open(shared_runs.run_file(TINY, tmp_path), "pt") as file:
         weights = {name.removeprefix("model."): file.get_tensor(name)
                    for name in file.keys() if name.startswith("model.")}  # noqa: SIM118  # fmt: skip
     model = runs.untrained(TINY | {"seed": 9}).double().requires_grad_(False)

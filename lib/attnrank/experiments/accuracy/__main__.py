@@ -18,7 +18,7 @@ import torch
 from attnrank import training
 from attnrank.experiments.accuracy.runs import accuracy
 from attnrank.experiments.accuracy.tables import FINISHED, SERIES
-from attnrank.experiments.shared.runs import run_file, runs_folder, unfinished
+from attnrank.experiments.shared.runs import path_of, run_file, runs_folder, unfinished
 from attnrank.sweep import Setting
 
 
@@ -52,8 +52,7 @@ def main(
 
 def is_finished(setting: Setting) -> bool:
     """Is there a checkpoint of the whole run in the folder of runs?"""
-    folder = runs_folder()
-    path = None if folder is None else run_file(setting, folder)
+    path = path_of(setting)
     if path is None or not path.exists():
         return False
     return training.load(path)[1]["progress"]["epochs"][-1]["epoch"] == setting["epochs"]

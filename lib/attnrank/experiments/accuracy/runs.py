@@ -10,15 +10,7 @@ import torch
 
 from attnrank import _check, data
 from attnrank.data import SOURCES
-from attnrank.experiments.shared.runs import (
-    epoch_of,
-    mean_rank,
-    ranks_of_layer,
-    run_file,
-    runs_folder,
-    setting_of,
-    train_or_stop,
-)
+from attnrank.experiments.shared.runs import epoch_of, mean_rank, path_of, ranks_of_layer, setting_of, train_or_stop
 from attnrank.models import TransformerConfig, VisionTransformer
 from attnrank.sweep import Setting, device
 from attnrank.training import Images, Recipe, Run, image_flops, training_flops
@@ -156,10 +148,10 @@ def trained(setting: Setting, folder: str | Path | None) -> tuple[VisionTransfor
 
     Its checkpoint is kept in `runs_folder` if there is one, else in ``folder``; None: nothing is kept.
     """
-    model, folder = untrained(setting), runs_folder() or folder
+    model = untrained(setting)
     return model, *train_or_stop(
         model, source(setting["dataset"]), recipe(setting), seed=setting["seed"], device=device(),
-        probe=probe_images(setting["dataset"]), checkpoint=None if folder is None else run_file(setting, folder),
+        probe=probe_images(setting["dataset"]), checkpoint=path_of(setting, folder),
         label=setting["intervention"],
     )  # fmt: skip
 

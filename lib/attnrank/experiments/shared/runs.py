@@ -48,6 +48,12 @@ def run_file(setting: Setting, folder: str | Path, prefix: str = "") -> Path:
     return Path(folder) / (prefix + "-".join(str(value) for value in setting.values()) + ENDING)
 
 
+def path_of(setting: Setting, folder: str | Path | None = None) -> Path | None:
+    """The checkpoint of a run in `runs_folder` if there is one, else in ``folder``; None: nothing is kept."""
+    kept = runs_folder() or folder
+    return None if kept is None else run_file(setting, kept)
+
+
 def setting_of(arguments: dict[str, Any], *left_out: str) -> Setting:
     """The setting of a run from the ``locals()`` of a function of its row, before that has variables of its own."""
     return {name: value for name, value in arguments.items() if name not in left_out}

@@ -10,15 +10,7 @@ from torch import Tensor
 
 from attnrank import _check
 from attnrank.data import SOURCES
-from attnrank.experiments.shared.runs import (
-    epoch_of,
-    mean_rank,
-    ranks_of_layer,
-    run_file,
-    runs_folder,
-    setting_of,
-    train_or_stop,
-)
+from attnrank.experiments.shared.runs import epoch_of, mean_rank, path_of, ranks_of_layer, setting_of, train_or_stop
 from attnrank.experiments.shared.tokens import token_numbers
 from attnrank.models import PADDING, TextTransformer, TransformerConfig
 from attnrank.sweep import Setting, device
@@ -112,12 +104,11 @@ def trained(setting: Setting, folder: str | Path | None) -> tuple[TextTransforme
 
     Its checkpoint is kept in the folder of runs if there is one, else in ``folder``; None: nothing is kept.
     """
-    model, folder = untrained(setting), runs_folder() or folder
-    path = None if folder is None else run_file(setting, folder)
+    model = untrained(setting)
     texts = source(*(setting[name] for name in ("dataset", "tokens", "vocabulary", "length")))
     return model, *train_or_stop(
-        model, texts, recipe(setting), seed=setting["seed"], device=device(), probe=probe_texts(texts), checkpoint=path,
-        label=setting["intervention"],
+        model, texts, recipe(setting), seed=setting["seed"], device=device(), probe=probe_texts(texts),
+        checkpoint=path_of(setting, folder), label=setting["intervention"],
     )  # fmt: skip
 
 
