@@ -202,6 +202,51 @@ def test_few_kernels_kept_or_many(monkeypatch):
     assert convex.solve(x, y, 0.2).primal == pytest.approx(expected, rel=2e-9)
 
 
+@pytest.mark.parametrize("y", [[1.0], [[1.0, 0.0]]])
+@pytest.mark.parametrize("beta", [1e-4, 1e-6, 1e-8, 1e-10])
+def test_cross_entropy_that_nearly_vanishes_keeps_its_digits(y, beta):
+    """One token of length 1: the optimum is -log(1 - beta) + beta log((1 - beta) / beta), to a certified gap."""
+    optimum = -np.log1p(-beta) + beta * np.log((1 - beta) / beta)
+    solution = convex.solve(torch.ones(1, 1, 1).double(), tensor(y), beta, loss="cross_entropy")
+    assert solution.dual <= optimum * (1 + 1e-13) and solution.primal >= optimum * (1 - 1e-13)
+    assert solution.primal <= optimum * (1 + 1e-9)
+
+
+def test_targets_that_miss_one_by_a_rounding_are_divided_by_their_sum():
+    """Without it the objective at z, 1e6 along both outputs, is less than the lower bound that is printed."""
+    x, y = torch.ones(1, 1, 1).double(), torch.full((1, 2), 0.5 + 4.5e-10).double()
+    solution = convex.solve(x, y, 1e-10, loss="cross_entropy")
+    far = torch.full((1, 1, 2), 1e6).double()
+    primal, dual, feasible = convex.check(x, y, 1e-10, far, solution.dual_point, loss="cross_entropy")
+    assert feasible <= 1 and primal >= solution.dual and primal >= dual
+
+
+def test_an_output_without_targets_is_as_if_it_were_not_there():
+    x, y = draw(20, 6, 4), draw(20, 2, seed=1)
+    y[:, 1] = 0
+    both, one = convex.solve(x, y, 2.0), convex.solve(x, y[:, :1], 2.0)
+    assert (both.z[..., 1] == 0).all() and both.primal == pytest.approx(one.primal, rel=1e-9)
+
+
+def test_a_solution_is_not_the_start():
+    x, y = draw(12, 6, 3), torch.softmax(draw(12, 3, seed=1), 1)
+    for options in ({}, {"loss": "cross_entropy"}, {"penalty": "nuclear"}):
+        beta = 0.3 * convex.beta_max(x, y, **options)
+        start = convex.solve(x, y, beta, **options).z
+        again = convex.solve(x, y, beta, start=start, tol=1e-5, **options)
+        before = again.z.clone()
+        start.zero_()
+        assert torch.equal(again.z, before)
+
+
+def test_gradient_steps_beyond_single_precision_give_up():
+    from attnrank.convex._approach import approach
+
+    a, y = draw(30, 12, 4), draw(30, seed=1)
+    z, _, reached, _ = approach(a * 1e25, y, 0.1e25, torch.zeros(12, 4).double(), 1e-9, 50)
+    assert not reached and torch.isfinite(z).all()
+
+
 def test_no_convergence_carries_the_best_point():
     x, y = draw(12, 6, 3), draw(12, 3, seed=1)
     for options in ({}, {"loss": "cross_entropy"}, {"penalty": "nuclear"}):
@@ -233,6 +278,9 @@ BAD = {
     "gates": (lambda x, y: (x, y, 0.1), {"gates": torch.ones(5, 2)}, "gates must have one row for each of the 6"),
     "tol": (lambda x, y: (x, y, 0.1), {"tol": -1.0}, "tol must be at least 0"),
     "limit": (lambda x, y: (x, y, 0.1), {"max_iterations": 0}, "max_iterations must be at least 1"),
+    "overflow": (lambda x, y: (x * 1e200, y, 0.1), {"gates": draw(6, 2) * 1e200}, "gates times x must be finite"),
+    "large": (lambda x, y: (x * 1e70, y, 0.1), {}, r"x must have its largest entry in \[1e-60, 1e\+60\], got"),
+    "small": (lambda x, y: (x, y * 1e-170, 1e-171), {}, "y must have its largest entry in"),
     "start": (lambda x, y: (x, y, 0.1), {"start": torch.ones(2)}, "start must be a tensor of z's shape"),
 }
 

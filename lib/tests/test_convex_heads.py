@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -136,6 +138,10 @@ def test_bad_heads_are_named():
     heads = random_heads(0, 2, 4, 3)
     with pytest.raises(ValueError, match="heads must have attention that is nonnegative and sums to 1"):
         convex.certify_heads(x, y, 0.1, Heads(2 * heads.attention, heads.value, heads.output))
+    for name in ("attention", "value", "output"):
+        for wrong in (float("nan"), float("inf")):
+            with pytest.raises(ValueError, match=f"heads.{name} must be finite"):
+                convex.certify_heads(x, y, 0.1, replace(heads, **{name: getattr(heads, name) * wrong}))
     with pytest.raises(ValueError, match="heads must give z of shape"):
         convex.certify_heads(x[:, :3], y, 0.1, heads)
     with pytest.raises(ValueError, match="z must have shape"):

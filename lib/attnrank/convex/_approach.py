@@ -55,8 +55,10 @@ def approach(
         left = CHUNK * math.log(max(tol, 1e-300) / gap) / min(math.log(fall), -1e-9) if fall > 0 else 0.0
         if chunks >= max_chunks or chunks > 2 and (fall >= 1.0 or left > _steps_worth(a, z)):
             return z, residual, False, chunks
-        z = run.chunk(z, c)
-        before, chunks = gap, chunks + 1
+        moved = run.chunk(z, c)
+        if not torch.isfinite(moved).all():  # beyond single precision
+            return z, residual, False, chunks
+        z, before, chunks = moved, gap, chunks + 1
 
 
 def _steps_worth(a: Tensor, z: Vectors) -> float:
@@ -69,7 +71,8 @@ def relative_gap(primal: float, v: Tensor, sizes: Tensor, y: Tensor, beta: float
     """Of an objective and the dual point that is a multiple of v, whose correlations have these sizes."""
     loss = Squared()
     scale = loss.best_scale(v, y, beta / max(sizes.max().item(), 1e-300))
-    return (primal - loss.dual(scale * v, y)) / primal
+    gap = primal - loss.dual(scale * v, y)
+    return 0.0 if gap <= 0 else gap / primal
 
 
 class _Run:
@@ -96,7 +99,7 @@ class _Run:
                 new = step * (1.0 - self.beta / self.slope / step.norm(dim=1, keepdim=True)).clamp_min(0.0)
                 predicted = self._predict(new - centre)
                 size, image = (new - ahead).square().sum().item(), (predicted - there).square().sum().item()
-                if image <= 1.01 * self.slope * size:
+                if not image > 1.01 * self.slope * size:  # NaN, too, ends it
                     break
                 self.slope = 1.1 * image / size
             if ((ahead - new) * (new - z)).sum() > 0:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attnrank import _check
 from attnrank.convex.problem import Problem, checked_array, matching, positive, problem
 
 #: Dual points are scaled so that rounding leaves them feasible.
@@ -33,7 +34,7 @@ class Certified:
     @property
     def relative_gap(self) -> float:
         """gap / primal, and 0 where both are 0."""
-        return self.gap / self.primal if self.gap > 0 else 0.0
+        return 0.0 if self.gap <= 0 else self.gap / self.primal
 
 
 def check(
@@ -42,8 +43,9 @@ def check(
     """Objective at z, dual value at v, and by what v is feasible: a few lines to read, with no use of the solver.
 
     The optimum lies between the second and the first number, whatever z and v are, provided that the third, the dual
-    norm of sum_i x_i v_i over beta, is at most 1. The dual value is minus infinity where the conjugate of the
-    cross-entropy is infinite: where y - v are not probabilities (to 1e-9, if they have to sum to 1).
+    norm of sum_i x_i v_i over beta, is at most 1, up to rounding. The dual value is minus infinity where the conjugate
+    of the cross-entropy is infinite: where y - v are not probabilities. Rows that sum to 1 to 1e-9 are divided by
+    their sums first, and v is changed accordingly.
 
     Parameters
     ----------
@@ -70,7 +72,11 @@ def check(
     given, beta = problem(x, y, loss, penalty, None), positive("beta", beta)
     z, v = _shaped("z", z, given.shape), _shaped("v", v, tuple(y.shape))
     x, y, v, z = given.a, given.y, v.reshape(given.y.shape), given.blocks(z)
-    u, c, q = torch.einsum("ikd,kdl->il", x, z), torch.einsum("ikd,il->kdl", x, v), y - v
+    q = y - v
+    if loss == "cross_entropy" and y.shape[1] > 1 and (q.sum(1) - 1).abs().max() <= 1e-9:
+        q = q / q.sum(1, keepdim=True)
+        v = y - q
+    u, c = torch.einsum("ikd,kdl->il", x, z), torch.einsum("ikd,il->kdl", x, v)
     size = torch.linalg.svdvals if penalty == "nuclear" else lambda blocks: blocks.norm(dim=1)
     entropy = torch.special.entr
     if loss == "squared":
@@ -109,7 +115,7 @@ def gated(x: Tensor, gates: Tensor) -> Tensor:
     x = checked_array("x", x, 3, "(samples, tokens, dimension)")
     gates = checked_array("gates", gates, 2, "(samples, gates)")
     matching("gates", gates, x)
-    return (gates[:, :, None, None] * x[:, None]).flatten(1, 2)
+    return _check.finite("gates times x", (gates[:, :, None, None] * x[:, None]).flatten(1, 2))
 
 
 def feasible(problem: Problem, beta: float, v: Tensor, c: Tensor) -> tuple[Tensor, float]:
@@ -130,4 +136,6 @@ def feasible(problem: Problem, beta: float, v: Tensor, c: Tensor) -> tuple[Tenso
 
 
 def _largest(size: float, beta: float) -> float:
+    if not math.isfinite(size):
+        return 0.0
     return (1.0 - ROUNDING) * beta / size if size > 0 else float("inf")

@@ -99,7 +99,7 @@ def from_heads(heads: Heads) -> Tensor:
 
     Raises
     ------
-    ValueError : no `Heads`; attention that is negative or does not sum to 1 (to 1e-9).
+    ValueError : no `Heads`; NaN or infinity; attention that is negative or does not sum to 1 (to 1e-9).
 
     Examples
     --------
@@ -114,6 +114,8 @@ def from_heads(heads: Heads) -> Tensor:
     """
     if not isinstance(heads, Heads):
         raise ValueError(f"heads must be convex.Heads, got {type(heads).__name__}")
+    for name in ("attention", "value", "output"):
+        _check.finite(f"heads.{name}", getattr(heads, name))
     sums = heads.attention.sum(1)
     if (heads.attention < 0).any() or not torch.allclose(sums, torch.ones_like(sums), rtol=0, atol=1e-9):
         raise ValueError("heads must have attention that is nonnegative and sums to 1")
@@ -145,7 +147,9 @@ class HeadsCertificate:
 
     @property
     def relative_gap(self) -> float:
-        return self.gap / self.lower_bound if self.lower_bound > 0 else (float("inf") if self.gap > 0 else 0.0)
+        if self.gap <= 0:
+            return 0.0
+        return self.gap / self.lower_bound if self.lower_bound > 0 else float("inf")
 
 
 def certify_heads(

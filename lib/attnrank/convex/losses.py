@@ -47,12 +47,17 @@ class CrossEntropy:
     name = "cross_entropy"
 
     def value(self, u: Outputs, y: Outputs) -> float:
+        """A sum of terms that are not negative: where the loss nearly vanishes, no digit is lost."""
         if u.shape[1] == 1:
-            return (torch.nn.functional.softplus(u, threshold=40.0) - y * u).sum().item()
-        return (torch.logsumexp(u, 1) - (y * u).sum(1)).sum().item()
+            above, below = (torch.nn.functional.softplus(side, threshold=40.0) for side in (u, -u))
+            return (y * below + (1.0 - y) * above).sum().item()
+        top, at = u.max(1, keepdim=True)
+        rest = torch.exp(u - top).scatter(1, at, 0.0).sum(1)
+        return (torch.log1p(rest) + (y * (top - u)).sum(1)).sum().item()
 
     def residual(self, u: Outputs, y: Outputs) -> Outputs:
-        return y - self.probabilities(u)
+        """y minus the probabilities, exact to rounding where these are near 1 too."""
+        return y * self.probabilities(u, others=True) - (1.0 - y) * self.probabilities(u)
 
     def curvature(self, u: Outputs) -> Tensor:
         """Hessian for each sample: (samples,) with one output, (samples, outputs, outputs) with several."""
@@ -62,17 +67,29 @@ class CrossEntropy:
         return torch.diag_embed(p) - p[:, :, None] * p[:, None]
 
     def dual(self, v: Outputs, y: Outputs) -> float:
-        q = y - v
-        other = torch.special.entr((1.0 - q).clamp_min(0.0)).sum().item() if v.shape[1] == 1 else 0.0
-        return torch.special.entr(q.clamp_min(0.0)).sum().item() + other
+        q, rest = y - v, (1.0 - y) + v  # rest = 1 - q, to its own last digit
+        other = _entropy(rest, q).sum().item() if v.shape[1] == 1 else 0.0
+        return _entropy(q, rest).sum().item() + other
 
     def best_scale(self, v: Outputs, y: Outputs, largest: float) -> float:
         """The largest feasible scale up to 1: the dual value grows up to there, or nearly so close to the optimum."""
         return min(1.0, largest)
 
     @staticmethod
-    def probabilities(u: Outputs) -> Outputs:
-        return torch.sigmoid(u) if u.shape[1] == 1 else torch.softmax(u, 1)
+    def probabilities(u: Outputs, others: bool = False) -> Outputs:
+        """Of every output; or of the ``others`` together, 1 minus it, to its own last digit."""
+        if u.shape[1] == 1:
+            return torch.sigmoid(-u if others else u)
+        p = torch.softmax(u, 1)
+        if not others:
+            return p
+        at = p.argmax(1, keepdim=True)
+        return (1.0 - p).scatter(1, at, p.scatter(1, at, 0.0).sum(1, keepdim=True))
+
+
+def _entropy(q: Tensor, rest: Tensor) -> Tensor:
+    """-q log q, q taken for 0 where it is negative; ``rest`` is 1 - q, which says more of a q near 1."""
+    return torch.where(q > 0.5, -q * torch.log1p(-rest), torch.special.entr(q.clamp_min(0.0)))
 
 
 LOSSES = {loss.name: loss for loss in (Squared(), CrossEntropy())}

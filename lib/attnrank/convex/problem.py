@@ -14,6 +14,9 @@ from attnrank import _check
 from attnrank.convex.losses import LOSSES, CrossEntropy, Squared
 from attnrank.convex.penalties import PENALTIES, Blocks, Group, Nuclear
 
+#: Entries of x and y are at most this large, and the largest at least as small: products of four stay numbers.
+LARGEST = 1e60
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -68,7 +71,9 @@ def problem(x: Tensor, y: Tensor, loss: str, penalty: str, gates: Tensor | None)
         gates = checked_array("gates", gates, 2, "(samples, gates)")
         matching("gates", gates, x)
         shape = (gates.shape[1], *shape)
-        x = (gates[:, :, None, None] * x[:, None]).flatten(1, 2)
+        x = _check.finite("gates times x", (gates[:, :, None, None] * x[:, None]).flatten(1, 2))
+    for name, value in (("x" if gates is None else "gates times x", x), ("y", y)):
+        _in_range(name, value)
     return Problem(x.contiguous(), y[:, None] if scalar else y, LOSSES[loss], PENALTIES[penalty], shape, tokens, scalar)
 
 
@@ -81,19 +86,29 @@ def _targets(y: Tensor, x: Tensor, loss: str) -> Tensor:
     _check.choice("loss", loss, LOSSES)
     y = checked_array("y", y, (1, 2), "(samples,) or (samples, outputs)")
     matching("y", y, x)
-    if loss == "cross_entropy":
-        check_probabilities(y, last=y.ndim == 2)
-    return y
+    return probabilities(y, last=y.ndim == 2) if loss == "cross_entropy" else y
 
 
-def check_probabilities(y: Tensor, *, last: bool) -> None:
-    """Targets of the cross-entropy: probabilities, which sum to 1 over the ``last`` axis."""
+def _in_range(name: str, value: Tensor) -> None:
+    """Squares and products of squares must neither overflow nor vanish."""
+    least, most = value.aminmax()
+    largest = max(-least.item(), most.item())
+    if largest > 0 and not 1.0 / LARGEST <= largest <= LARGEST:
+        raise ValueError(f"{name} must have its largest entry in [{1 / LARGEST:g}, {LARGEST:g}], got {largest:g}")
+
+
+def probabilities(y: Tensor, *, last: bool) -> Tensor:
+    """Targets of the cross-entropy: probabilities, which sum to 1 over the ``last`` axis; there exactly, as returned.
+
+    Where a row misses 1 by ever so little, the conjugate is infinite and no dual point bounds anything.
+    """
     if (y < 0).any() or (y > 1).any():
         raise ValueError(f"y must be probabilities for cross_entropy, got values from {y.min():g} to {y.max():g}")
     if last and y.shape[-1] < 2:
         raise ValueError("y must have at least 2 columns for cross_entropy, or the shape (samples,) for one score")
     if last and not torch.allclose(y.sum(-1), y.new_ones(()), rtol=0, atol=1e-9):
         raise ValueError("y must have rows that sum to 1 for cross_entropy (one_hot(labels).double())")
+    return y / y.sum(-1, keepdim=True) if last else y
 
 
 def checked_array(name: str, value: object, dims: int | tuple[int, ...], shape: str) -> Tensor:

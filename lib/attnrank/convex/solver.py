@@ -202,7 +202,7 @@ def _solve(checked: Problem, beta: float, start: Blocks, tol: float, max_iterati
         return _certified(checked, beta, _zeros(checked), 0)
     scalar = checked.y.shape[1] == 1
     method = solve_group if checked.penalty.name == "group" or scalar else solve_nuclear
-    z, v, steps = method(checked, beta, start, tol, max_iterations)
+    z, v, steps = method(checked, beta, start.clone(), tol, max_iterations)  # z may be start itself
     solution = _certified(checked, beta, z, steps, v, tol)
     if not solution.relative_gap <= tol:
         raise NotConvergedError(solution, tol)
