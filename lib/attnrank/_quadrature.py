@@ -79,6 +79,11 @@ def gauss_legendre(edges: np.ndarray, order: int = 12) -> tuple[np.ndarray, np.n
     return nodes.reshape(len(edges), -1), (half * w).reshape(len(edges), -1)
 
 
+def reach(n: int) -> float:
+    """Where an integral over normal numbers of which the largest of n counts may end: at least 9."""
+    return max(9.0, math.sqrt(2.0 * math.log(n)) + 2.5)
+
+
 def panels(low: float, high: float, points: int) -> tuple[np.ndarray, np.ndarray]:
     """Nodes and weights of a Gauss-Legendre rule of 20 points on each of points / 20 equal panels of [low, high]."""
     nodes, weights = gauss_legendre(np.linspace(low, high, points // 20 + 1)[None], 20)

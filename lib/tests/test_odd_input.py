@@ -193,6 +193,17 @@ def test_odd_numbers_are_refused_by_name(function, good, odd):
     (lambda: theory.increment_stop("abc", 0.1), "ranks must be a vector of finite numbers"),
     (lambda: theory.gap_stop([1, 2, 3], [0.1, 0.2], 0.1), "d_h and ranks must have one length, got 3 and 2"),
     (lambda: theory.gap_stop([0, 2], [0.1, 0.2], 0.1), "d_h must be positive"),
+    (lambda: theory.gap_stop([64, 16, 32], [0.6, 0.4, 0.5], 0.55), "d_h must rise from entry to entry"),
+    (lambda: theory.doubling_head_dim(1, 0.05), "n must be at least 2"),
+    (lambda: theory.doubling_head_dim(1024, 0.132), "level must be below the largest gain of a doubling"),
+    (lambda: theory.simplex_first_order(10**16), "n must be at most"),
+    (lambda: theory.gap_density(10**21), "n must be at most"),
+    (lambda: theory.anisotropic_bound(10**21, 0.5), "n must be at most"),
+    (lambda: theory.occupancy_variance(10**160), "n must be at most"),
+    (lambda: theory.small_cosine_bound(10**160, 0.1), "n must be at most"),
+    (lambda: theory.normalised_second_moment(10**160, 3), "n must be at most"),
+    (lambda: theory.softmax_ratio(4, 1e160), "temperature must be at most"),
+    (lambda: theory.seeds_needed(1e-200, 0.25, 10, 0.05), "noise must be at least"),
     (lambda: theory.stop_interval([], 0.1, 0.01), "increments must be a vector of finite numbers"),
 ])  # fmt: skip
 def test_what_else_is_refused(call, message):

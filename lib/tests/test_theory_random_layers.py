@@ -20,7 +20,9 @@ def test_gelu_product_closed_forms_and_adaptive_quadrature():
         u, v = s * x, s * (c * x + math.sqrt(1 - c * c) * y)
         return stats.norm.pdf(x) * stats.norm.pdf(y) * u * special.ndtr(u) * v * special.ndtr(v)
 
-    for c, variance in ((0.3, 1.0), (0.8, 0.04)):
+    for variance in (10.0, 128.0, 1e4):  # where GELU has a kink; at correlation 0 the two factors part
+        assert gelu_product(0.0, variance) == pytest.approx(variance**2 / (2 * math.pi * (1 + variance)), rel=1e-14)
+    for c, variance in ((0.3, 1.0), (0.8, 0.04), (-0.6, 2.5)):
         exact = integrate.dblquad(density, -8, 8, -8, 8, args=(c, math.sqrt(variance)), epsabs=1e-10)[0]
         assert gelu_product(c, variance) == pytest.approx(exact, rel=1e-7)
 

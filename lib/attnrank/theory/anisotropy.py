@@ -8,14 +8,14 @@ import numpy as np
 from scipy import special, stats
 
 from attnrank import _check
-from attnrank._quadrature import panels
+from attnrank._quadrature import panels, reach
 
 
 def anisotropic_bound(n: int, cosine: float) -> float:
     """Bound on the expected rank at d_h -> infinity of tokens with pairwise cosine c: n E[1 - (1 - pi(G))^n].
 
     G ~ N(0,1) is the score of a key with the common part of the queries, and the chance that it wins a query is
-    pi(a) = E Phi(sqrt(c) a + sqrt(1-c) B)^{n-1}, B ~ N(0,1).
+    pi(a) = E Phi(sqrt(c) a + sqrt(1-c) B)^{n-1}, B ~ N(0,1). n is at most 1e20.
 
     Examples
     --------
@@ -25,8 +25,8 @@ def anisotropic_bound(n: int, cosine: float) -> float:
 
     Source: chapter random_tokens, a common direction.
     """
-    n, c = _check.whole("n", n, minimum=1), _check.real("cosine", cosine, minimum=0.0, maximum=1.0)
-    x, weight = panels(-9.0, 9.0, 600)
+    n, c = _check.whole("n", n, minimum=1, maximum=1e20), _check.real("cosine", cosine, minimum=0.0, maximum=1.0)
+    x, weight = panels(-9.0, reach(n), 600)
     weight = weight * stats.norm.pdf(x)
     score = math.sqrt(c) * x[:, None] + math.sqrt(1.0 - c) * x[None]
     win = np.minimum(np.exp((n - 1) * special.log_ndtr(score)) @ weight, 1.0)

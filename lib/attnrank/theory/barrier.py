@@ -102,7 +102,7 @@ def occupancy_variance(n: int) -> float:
 
     Source: Kolchin, Sevast'yanov and Chistyakov (1978), chapter 1; limit n (1/e - 2/e^2).
     """
-    n = _check.whole("n", n, minimum=1)
+    n = _check.whole("n", n, minimum=1, maximum=1e150)
     if n == 1:
         return 0.0
     empty = math.exp(n * math.log1p(-1.0 / n))  # P(a cell is empty)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy import special, stats
 
 from attnrank import _check
-from attnrank._quadrature import panels
 from attnrank.theory.barrier import occupancy_bound
 from attnrank.theory.head_dimension import LARGEST, head_dim_bound
+from attnrank.theory.pruning import examined_fraction
 
 
 def multihead_limit(n: int, heads: int, d_h: float | None = None) -> float:
@@ -66,10 +65,9 @@ def two_head_deficit(n: int) -> float:
     Source: chapter heads_and_weights, several heads.
     """
     n = _check.whole("n", n, minimum=1, maximum=1e10)
-    k = np.arange(1, n // 2 + 1)
-    log_falling = special.gammaln(n + 1) - special.gammaln(n - k + 1)
-    log_edges = special.gammaln(n + 1) - special.gammaln(n - 2 * k + 1)
-    return float(np.sum(np.exp(2 * log_falling + log_edges - 4 * k * math.log(n)) / (2 * k)))
+    k = np.arange(1, min(n // 2, 8 * math.isqrt(n) + 8) + 1)  # further terms are below exp(-3 k^2 / n) < e^-192
+    log_falling = np.cumsum(np.log1p(-np.arange(2 * len(k)) / n))  # of (n)_1 / n, (n)_2 / n^2, ...
+    return float(np.sum(np.exp(2 * log_falling[k - 1] + log_falling[2 * k - 1]) / (2 * k)))
 
 
 def tied_bound(n: int, d_h: int) -> float:
@@ -86,5 +84,4 @@ def tied_bound(n: int, d_h: int) -> float:
     Source: chapter heads_and_weights, tied weights.
     """
     n, d_h = _check.whole("n", n, minimum=1), _check.whole("d_h", d_h, minimum=1, maximum=LARGEST)
-    r, weight = panels(stats.chi.ppf(1e-14, d_h), stats.chi.isf(1e-14, d_h), 4000)
-    return n * float(np.sum(weight * stats.chi.pdf(r, d_h) * np.exp((n - 1) * special.log_ndtr(r))))
+    return n * examined_fraction(n, d_h)

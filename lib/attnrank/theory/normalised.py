@@ -49,7 +49,7 @@ def normalised_second_moment(n: int, d_h: int) -> float:
 
     Source: chapter normalised_keys, normalised keys; Gilbert (1962) for the limit.
     """
-    n, d_h = _check.whole("n", n, minimum=2), _check.whole("d_h", d_h, minimum=2, maximum=LARGEST)
+    n, d_h = _check.whole("n", n, minimum=2, maximum=1e150), _check.whole("d_h", d_h, minimum=2, maximum=LARGEST)
     if n == 2:  # both cells are half-spheres
         return 1.0
     if d_h == 2:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy import integrate, stats
+from scipy import integrate, special, stats
 
 from attnrank import _check
 from attnrank.theory.barrier import occupancy_bound
@@ -74,7 +74,7 @@ def small_cosine_bound(n: int, largest: float, total: float | None = None) -> fl
 
     Source: chapter almost_orthonormal, the theorem of small cosines.
     """
-    n = _check.whole("n", n, minimum=2)
+    n = _check.whole("n", n, minimum=2, maximum=1e150)
     largest = _check.real("largest", largest, minimum=0.0, maximum=0.5)
     most = n * (n - 1) * largest / 2
     total = most if total is None else _check.real("total", total, minimum=0.0, maximum=most * (1 + 1e-12))
@@ -91,7 +91,8 @@ def small_cosine_bound(n: int, largest: float, total: float | None = None) -> fl
 def simplex_first_order(n: int) -> float:
     """First-order gain of rank, in tokens, of the regular simplex of n tokens with orthonormal keys.
 
-    It is n a^2 / (2 (n - 1)) (1 - 1/n)^{n - 2}, a the mean of the largest of n standard normal numbers.
+    It is n a^2 / (2 (n - 1)) (1 - 1/n)^{n - 2}, a the mean of the largest of n standard normal numbers;
+    n at most 1e15.
 
     Examples
     --------
@@ -101,6 +102,10 @@ def simplex_first_order(n: int) -> float:
 
     Source: chapter almost_orthonormal, the proposition on first order.
     """
-    n = _check.whole("n", n, minimum=2)
-    largest = integrate.quad(lambda x: x * n * stats.norm.pdf(x) * stats.norm.cdf(x) ** (n - 1), -8, 10)[0]
-    return largest**2 * n / (2.0 * (n - 1)) * (1.0 - 1.0 / n) ** (n - 2)
+    n = _check.whole("n", n, minimum=2, maximum=1e15)
+
+    def integrand(x: float) -> float:
+        return x * n * stats.norm.pdf(x) * math.exp((n - 1) * special.log_ndtr(x))
+
+    largest = integrate.quad(integrand, -8, 10)[0]
+    return largest**2 * n / (2.0 * (n - 1)) * math.exp((n - 2) * math.log1p(-1.0 / n))

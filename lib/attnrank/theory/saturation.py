@@ -188,8 +188,8 @@ def _root(excess: Callable[[float], float], guess: float, name: str, value: floa
 def doubling_head_dim(n: int, level: float) -> float:
     """Head dimension from which on twice the dimension adds at most ``level`` to ``head_dim_bound`` / n.
 
-    The gain of a doubling rises to its largest value, where v is near 4, and then falls for good. Raises ValueError
-    for a level that no doubling exceeds.
+    The gain of a doubling rises to its largest value and then falls for good. Raises ValueError for a level that no
+    doubling exceeds.
 
     Examples
     --------
@@ -197,16 +197,18 @@ def doubling_head_dim(n: int, level: float) -> float:
     >>> round(theory.doubling_head_dim(1024, 0.05), 3)
     64.687
     """
-
-    n, level = _check.whole("n", n, minimum=1), _check.real("level", level, above=0.0)
+    n, level = _check.whole("n", n, minimum=2), _check.real("level", level, above=0.0)
 
     def excess(d_h: float) -> float:
         return (head_dim_bound(n, 2 * d_h) - head_dim_bound(n, d_h)) / n - level
 
-    high = max(1.0, lognormal_variance(n, 1.0) / 4.0)
+    beyond = max(1.0, lognormal_variance(n, 1.0) / 4.0) + 1.0  # the peak is where v is 4 or a little more
+    peak = optimize.minimize_scalar(
+        lambda x: -excess(math.exp(x)), bounds=(0.0, math.log(beyond)), method="bounded", options={"xatol": 1e-6}
+    )
+    low = high = math.exp(peak.x)
     if excess(high) <= 0:
         raise ValueError(f"level must be below the largest gain of a doubling, got {level!r} for n = {n}")
-    low = high
     while excess(high) > 0:
         low, high = high, 2 * high
     return float(optimize.brentq(excess, low, high, rtol=1e-9))

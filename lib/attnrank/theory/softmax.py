@@ -8,13 +8,14 @@ import numpy as np
 from scipy import special, stats
 
 from attnrank import _check
-from attnrank._quadrature import panels
+from attnrank._quadrature import panels, reach
 
 
 def gap_density(n: int) -> float:
     """Density at 0 of the gap between the two largest of n i.i.d. N(0,1) scores, n(n-1) E[phi(G) Phi(G)^{n-2}].
 
-    It is the rate at which soft and hard attention part as the temperature rises from 0, in units of 1 / score.
+    It is the rate at which soft and hard attention part as the temperature rises from 0, in units of 1 / score; n at
+    most 1e20.
 
     Examples
     --------
@@ -24,8 +25,8 @@ def gap_density(n: int) -> float:
 
     Source: chapter softmax, the gap between soft and hard attention.
     """
-    n = _check.whole("n", n, minimum=2)
-    x, weight = panels(-9.0, 9.0, 4000)
+    n = _check.whole("n", n, minimum=2, maximum=1e20)
+    x, weight = panels(-9.0, reach(n), 4000)
     return n * (n - 1) * float(np.sum(weight * stats.norm.pdf(x) ** 2 * np.exp((n - 2) * special.log_ndtr(x))))
 
 

@@ -36,10 +36,10 @@ def softmax_ratio(d_h: int, temperature: float) -> float:
     Source: chapter softmax, the theorem of the spectrum.
     """
     d_h = _check.whole("d_h", d_h, minimum=1)
-    square = _check.real("temperature", temperature, above=0.0) ** 2 * d_h
+    square = _check.real("temperature", temperature, above=0.0, maximum=1e150) ** 2 * d_h
     if square <= 2.0:
         return 1.0
-    return 2.0 / (square + math.sqrt(square**2 - 4.0))  # the smaller root of w^2 - square w + 1 = 0
+    return 2.0 / (square * (1.0 + math.sqrt(1.0 - (2.0 / square) ** 2)))  # the smaller root of w^2 - square w + 1 = 0
 
 
 def softmax_singular_values(d_h: int, temperature: float, levels: int) -> tuple[np.ndarray, list[int]]:

@@ -26,6 +26,8 @@ def increment_stop(ranks: ArrayLike, threshold: float) -> float | None:
 def gap_stop(d_h: ArrayLike, ranks: ArrayLike, level: float) -> float | None:
     """The head dimension at which a curve first reaches ``level``, interpolated in log d_h; None if it does not.
 
+    ``d_h`` must rise from entry to entry.
+
     Examples
     --------
     >>> from attnrank import theory
@@ -37,6 +39,8 @@ def gap_stop(d_h: ArrayLike, ranks: ArrayLike, level: float) -> float | None:
         raise ValueError(f"d_h and ranks must have one length, got {len(d_h)} and {len(ranks)}")
     if d_h.min() <= 0:
         raise ValueError(f"d_h must be positive, got {d_h.min():g}")
+    if (np.diff(d_h) <= 0).any():
+        raise ValueError(f"d_h must rise from entry to entry, got {d_h.tolist()}")
     reached = ranks >= level
     if not reached.any():
         return None
@@ -80,7 +84,8 @@ def seeds_needed(noise: float, variance: float, comparisons: int, failure: float
     >>> theory.seeds_needed(0.01, 0.25, 10, 0.05)
     30757
     """
-    noise, failure = _check.real("noise", noise, above=0.0), _check.real("failure", failure, above=0.0, maximum=1.0)
+    noise = _check.real("noise", noise, minimum=1e-100)
+    failure = _check.real("failure", failure, above=0.0, maximum=1.0)
     variance = _check.real("variance", variance, minimum=0.0)
     comparisons = _check.whole("comparisons", comparisons, minimum=1)
     return math.ceil((2 * variance + 4 * noise / 3) / noise**2 * math.log(2 * comparisons / failure))
