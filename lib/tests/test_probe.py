@@ -350,6 +350,15 @@ def test_means_are_those_of_the_samples():
     assert probe(model, [x[:1], x[1:]], per_sample=True)["sample"].max() == 3
 
 
+def test_samples_that_are_all_padding_keep_their_numbers():
+    model, x = nn.MultiheadAttention(16, 2, batch_first=True, dtype=torch.float64), draw(3, 6, 16)
+    whole = {"query": x, "key": x, "value": x}
+    padded = torch.zeros(3, 6, dtype=torch.bool)
+    padded[2] = True
+    frame = probe(model, [whole | {"key_padding_mask": padded}, whole], per_sample=True)
+    assert sorted(set(frame["sample"])) == [0, 1, 3, 4, 5]
+
+
 def test_samples_of_different_lengths_are_averaged():
     model, x = encoder(), draw(2, 10, 16)
     padded = torch.arange(10).expand(2, 10) >= torch.tensor([10, 6])[:, None]

@@ -54,6 +54,24 @@ def test_it_repeats():
     assert one.shares.equals(two.shares) and (one.low, one.high) == (two.low, two.high)
 
 
+def test_a_share_is_the_mean_over_samples_of_rank_over_length():
+    """Lengths 4 and 40: the mean of two shares, and not a mean rank over a mean length."""
+    x = torch.randn(2, 40, 16, generator=torch.Generator().manual_seed(0))
+    padded = torch.arange(40) >= torch.tensor([4, 40])[:, None]
+    batch = {"query": x, "key": x, "value": x, "key_padding_mask": padded}
+
+    def build(head_dim, generator):
+        torch.manual_seed(generator.initial_seed())
+        return nn.MultiheadAttention(16, 16 // head_dim, batch_first=True)
+
+    found = attnrank.recommend_head_dim(build, batch, (1, 8), seeds=2)
+    for row in found.shares.itertuples():
+        models = [build(row.head_dim, torch.Generator().manual_seed(seed)) for seed in range(2)]
+        frames = [attnrank.probe(model, batch, per_sample=True) for model in models]
+        assert row.share == pytest.approx(sum((f["hardmax_rank"] / f["n"]).mean() for f in frames) / 2)
+    assert found.shares["share"][0] > 0.2
+
+
 @pytest.mark.parametrize(("change", "message"), [
     ({"head_dims": [8]}, "at least two candidates"),
     ({"head_dims": [0, 8]}, "head_dims must be at least 1"),

@@ -111,10 +111,12 @@ def probe(
     batches, total = batches_of(batch)
     shown = total != 1 and sys.stderr is sys.__stderr__ and sys.stderr is not None and sys.stderr.isatty()
     rows: list[dict] = []
+    samples = 0
     with tqdm(total=total, desc="probe", unit="batch", disable=not shown) as bar:
         for given in batches:
-            first = 1 + max((row["sample"] for row in rows), default=-1)
-            rows += [row | {"sample": row["sample"] + first} for row in _run(model, given, wanted, tol, choice)]
+            found, count = _run(model, given, wanted, tol, choice)
+            rows += [row | {"sample": row["sample"] + samples} for row in found]
+            samples += count
             bar.update()
     if not rows:
         raise ValueError("batch must not be empty, nor all padding")
@@ -146,17 +148,18 @@ def attentions(model: nn.Module, batch: Tensor | tuple | Mapping) -> list[Attent
 
 def _run(
     model: nn.Module, batch: Mapping | tuple, wanted: frozenset[str] | None, tol: float, choice: Choice
-) -> list[dict]:
-    """Rows of one batch: a row for each layer, sample and head."""
-    found: dict[int, list[dict]] = {}
+) -> tuple[list[dict], int]:
+    """Rows of one batch, a row for each layer, sample and head; and its number of samples, those all padding too."""
+    found: dict[int, tuple[list[dict], int]] = {}
 
     def take(attention: Attention, place: int) -> None:
         if choice.takes(attention.layer, place, None):
-            found[place] = _rows(attention, wanted, tol)
+            found[place] = _rows(attention, wanted, tol), attention.output.shape[0]
 
     seen = _visit(model, batch, choice, take)
     choice.check(seen)
-    return [row for place, rows in found.items() if choice.takes(seen[place], place, len(seen)) for row in rows]
+    chosen = [one for place, one in found.items() if choice.takes(seen[place], place, len(seen))]
+    return [row for rows, _ in chosen for row in rows], max(count for _, count in chosen)
 
 
 def _visit(

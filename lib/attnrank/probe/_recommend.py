@@ -94,8 +94,7 @@ def recommend_head_dim(
     for seed in range(seeds):
         for place, head_dim in enumerate(candidates):
             model = build(head_dim, torch.Generator().manual_seed(seed))
-            frame = probe(model, batch, ranks="hardmax", layers=layers)
-            shares[seed, place] = (frame["hardmax_rank"] / frame["n"]).mean()
+            shares[seed, place] = _share(probe(model, batch, ranks="hardmax", layers=layers, per_sample=True))
     resampled = np.random.default_rng(0).integers(seeds, size=(RESAMPLES, seeds))
     chosen = np.sort([_first_saturated(shares[rows].mean(0), gap) for rows in resampled])
     low, high = chosen[round(0.025 * RESAMPLES)], chosen[round(0.975 * RESAMPLES) - 1]
@@ -104,6 +103,12 @@ def recommend_head_dim(
     )
     best = _first_saturated(shares.mean(0), gap)
     return Recommendation(candidates[best], candidates[low], candidates[high], table, gap)
+
+
+def _share(frame: pd.DataFrame) -> float:
+    """Mean over layers and heads of the mean over samples of hardmax rank / n; samples may differ in n."""
+    share = frame["hardmax_rank"] / frame["n"]
+    return float(share.groupby([frame["layer"], frame["head"]]).mean().mean())
 
 
 def _cut(batch: Any, n: int) -> Any:
