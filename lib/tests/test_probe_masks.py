@@ -11,8 +11,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from probe_reference import assert_frame
+from torch import nn
+from torch.nn import functional as F
 
-from attnrank import theory
+from attnrank import probe, theory
 from attnrank.probe import _counts, _masks
 from attnrank.probe._bounds import bounds
 from attnrank.probe._counts import masked_ranks
@@ -157,6 +160,38 @@ def test_the_limit_of_uniform_picks_is_their_expected_rank(name):
     seen_by_none = int((~visible.any(0)).sum())
     assert found.m == visible.shape[1] - seen_by_none
     assert uniform == pytest.approx(expected, rel=1e-12)
+
+
+class Masked(nn.Module):
+    """scaled_dot_product_attention of what it is given under one mask."""
+
+    def __init__(self, mask):
+        super().__init__()
+        self.mask = mask
+
+    def forward(self, q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (2, 4), (6, 4), (1, 4), (3, 2, 4)])
+def test_a_mask_for_each_head_is_set_against_the_queries_from_the_right(shape):
+    n, generator = 20, torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, *shape, n, 3, generator=generator, dtype=torch.float64)
+    heads = torch.stack([window(n, n, w, w) for w in (1, 3, 6, n)])
+    for given in (heads, heads[None], torch.where(heads, 0.0, -torch.inf).double()):
+        frame = probe(Masked(given), (q, k, v), per_sample=True)
+        a = (q @ k.mT / 3**0.5).masked_fill(~heads, -torch.inf).softmax(-1)
+        assert_frame(frame, "Masked", a.flatten(0, -4))
+        assert frame.groupby("head")["mask"].first().tolist() == ["window"] * 3 + ["none"]
+
+
+def test_a_mask_of_three_dimensions_beside_queries_of_three():
+    n, generator = 12, torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 3, n, 3, generator=generator, dtype=torch.float64)
+    masks = torch.stack([window(n, n, w, w) for w in (1, 3, 6)])
+    for given in (masks, masks[:1]):
+        a = (q @ k.mT / 3**0.5).masked_fill(~given, -torch.inf).softmax(-1)
+        assert_frame(probe(Masked(given), (q, k, v), per_sample=True), "Masked", a[:, None])
 
 
 def test_bounds_fit_the_mask():
