@@ -88,13 +88,17 @@ def recommend_head_dim(
     batch = batch if isinstance(batch, (Tensor, Mapping, tuple)) else list(batch)
     if n is not None:
         batch = _cut(batch, _check.integer("n", n, minimum=1))
-    if not callable(build):
+    configured = not callable(build)
+    if configured:
         build = _hub.builder(build)
     shares = np.empty((seeds, len(candidates)))
     for seed in range(seeds):
         for place, head_dim in enumerate(candidates):
             model = build(head_dim, torch.Generator().manual_seed(seed))
-            shares[seed, place] = _share(probe(model, batch, ranks="hardmax", layers=layers, per_sample=True))
+            frame = probe(model, batch, ranks="hardmax", layers=layers, per_sample=True)
+            if configured:
+                _check_head_dim(frame, head_dim)
+            shares[seed, place] = _share(frame)
     resampled = np.random.default_rng(0).integers(seeds, size=(RESAMPLES, seeds))
     chosen = np.sort([_first_saturated(shares[rows].mean(0), gap) for rows in resampled])
     low, high = chosen[round(0.025 * RESAMPLES)], chosen[round(0.975 * RESAMPLES) - 1]
@@ -103,6 +107,17 @@ def recommend_head_dim(
     )
     best = _first_saturated(shares.mean(0), gap)
     return Recommendation(candidates[best], candidates[low], candidates[high], table, gap)
+
+
+def _check_head_dim(frame: pd.DataFrame, head_dim: int) -> None:
+    """Raise ValueError if a layer has another head dimension than was asked for."""
+    other = frame[frame["head_dim"] != head_dim]
+    if len(other):
+        layer, found = other.iloc[0][["layer", "head_dim"]]
+        raise ValueError(
+            f"build must be a function: of this configuration, layer {layer} has head dimension {found} where "
+            f"{head_dim} was asked for; choose other layers with layers="
+        )
 
 
 def _share(frame: pd.DataFrame) -> float:
