@@ -350,6 +350,51 @@ def test_means_are_those_of_the_samples():
     assert probe(model, [x[:1], x[1:]], per_sample=True)["sample"].max() == 3
 
 
+class Projected(nn.Module):
+    """Queries, keys and values of one sequence, or keys and values of another, handed to a module that attends."""
+
+    def __init__(self, attend):
+        super().__init__()
+        self.attend, self.project = attend, Written(None).project
+
+    def forward(self, x, mask, memory=None):
+        q, k, v = self.project(x).chunk(3, -1)
+        if memory is not None:
+            _, k, v = self.project(memory).chunk(3, -1)
+        return self.attend(q, k, v, mask)
+
+
+class Dot(nn.Module):
+    def forward(self, q, k, v, mask):
+        if mask.is_floating_point():
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return (q @ k.mT / 4).masked_fill(~mask, -torch.inf).softmax(-1) @ v
+
+
+@pytest.mark.parametrize("helper", [Dot(), Dot().forward], ids=["module", "function"])
+@pytest.mark.parametrize("width", [12, 8])
+def test_padding_is_seen_whatever_carries_the_mask(helper, width):
+    """A mask of numbers is no sequence of other tokens, nor are keys that a module is handed; 8 is also the width."""
+    x = draw(2, width, 8)
+    real = torch.arange(width) < torch.tensor([width - 4, width])[:, None]
+    visible = real[:, None].expand(2, width, width)
+    for mask in (visible, torch.where(visible, 0.0, -torch.inf).double(), torch.where(visible, -0.5, -1e9).double()):
+        frame = probe(Projected(helper), (x, mask), per_sample=True)
+        assert frame[["n", "m"]].to_numpy().tolist() == [[width - 4] * 2, [width] * 2]
+        frame = probe(Projected(helper), {"x": x, "mask": mask}, per_sample=True)
+        assert frame["n"].tolist() == [width - 4, width]
+
+
+@pytest.mark.parametrize("helper", [Dot(), Dot().forward], ids=["module", "function"])
+def test_other_tokens_of_the_same_number_keep_all_queries(helper):
+    real = torch.arange(12) < torch.tensor([8, 12])[:, None]
+    batch = {"x": draw(2, 12, 8), "mask": real[:, None].expand(2, 12, 12), "memory": draw(2, 12, 8, seed=1)}
+    frame = probe(Projected(helper), batch, per_sample=True)
+    assert frame[["n", "m"]].to_numpy().tolist() == [[12, 8], [12, 12]]
+    q, k, v = draw(3, 2, 12, 8)
+    assert probe(Dot(), (q, k, v, batch["mask"]), per_sample=True)["n"].tolist() == [12, 12]
+
+
 def test_samples_that_are_all_padding_keep_their_numbers():
     model, x = nn.MultiheadAttention(16, 2, batch_first=True, dtype=torch.float64), draw(3, 6, 16)
     whole = {"query": x, "key": x, "value": x}
