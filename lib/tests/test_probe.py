@@ -427,6 +427,44 @@ def test_a_layer_that_runs_twice_is_numbered():
     assert list(dict.fromkeys(probe(Twice(), draw(2, 6, 8))["layer"])) == ["layer", "layer#2"]
 
 
+class FastAttention(nn.Module):
+    """Has the name of an attention and raises before it attends."""
+
+    def forward(self, x):
+        raise RuntimeError("no kernel")
+
+
+class Caught(nn.Module):
+    """Tries a part, itself in a part, and attends after both have raised."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts, self.after = nn.Sequential(nn.Identity(), FastAttention()), Written(FORMS["sdpa"])
+
+    def forward(self, x):
+        try:
+            return self.parts(x)
+        except RuntimeError:
+            return F.scaled_dot_product_attention(x, x, x).sum() + self.after(x)
+
+
+@pytest.mark.filterwarnings("error")
+def test_layers_keep_their_names_after_an_exception_that_the_model_catches():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block, self.last = Caught(), Written(FORMS["sdpa"])
+
+        def forward(self, x):
+            y = self.block(x) + self.last(x)
+            return F.scaled_dot_product_attention(x, x, x).sum() + y
+
+    model = Model()
+    frame = probe(model, draw(2, 6, 8), ranks="hardmax")
+    assert list(dict.fromkeys(frame["layer"])) == ["block", "block.after", "last", "Model"]
+    assert not any(m._forward_hooks or m._forward_hooks_always_called for m in model.modules())
+
+
 def test_choosing_layers():
     model, x = encoder(), draw(1, 6, 16)
     both = probe(model, x)

@@ -55,17 +55,21 @@ class Layers:
             self._running.append(Running(module, self._names[module], args, kwargs, self.seen))
 
         def leave(module: nn.Module, args: tuple, output: object) -> None:
-            running = self._running.pop()
+            running = self._running[-1]
             if self.seen == running.seen and ATTENTION.search(type(module).__name__):
                 self.seen += 1  # its parents are not to be refused too
                 refuse(running.name or self._root, f"{type(module).__name__} ran without a softmax or a call of "
                        "scaled_dot_product_attention that the probe could see")  # fmt: skip
+
+        def end(module: nn.Module, args: tuple, output: object) -> None:
+            self._running.pop()
 
         handles = []
         try:
             for module in self._names:
                 handles.append(module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True))
                 handles.append(module.register_forward_hook(leave))
+                handles.append(module.register_forward_hook(end, always_call=True))  # also where the module raises
             yield
         finally:
             for handle in handles:
