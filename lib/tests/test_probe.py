@@ -220,6 +220,71 @@ def test_attention_written_out(form):
     assert set(frame["head_dim"]) == {4} and set(frame["mask"]) == {"none"}
 
 
+class Scores(nn.Module):
+    """Attention by scores as ``form`` writes them."""
+
+    def __init__(self, form):
+        super().__init__()
+        self.form = form
+
+    def forward(self, q, k, v):
+        return self.form(q, k).softmax(-1).to(v.dtype) @ v
+
+
+def causal(q, least):
+    return torch.full(q.shape[-2:-1] * 2, least, dtype=q.dtype).triu(1)
+
+
+PLAIN = {
+    "product": lambda q, k: q @ k.mT / q.shape[-1] ** 0.5,
+    "scaled before": lambda q, k: (q / q.shape[-1] ** 0.5) @ k.mT,
+    "scaled by a tensor": lambda q, k: q @ k.mT * torch.tensor(q.shape[-1] ** -0.5, dtype=q.dtype),
+    "added mask": lambda q, k: q @ k.mT * q.shape[-1] ** -0.5 + causal(q, torch.finfo(q.dtype).min),
+    "shifted": lambda q, k: (lambda s: s - s.amax(-1, keepdim=True))(q @ k.mT / q.shape[-1] ** 0.5),
+    "added by baddbmm": lambda q, k: torch.baddbmm(
+        torch.zeros(1, dtype=q.dtype), q.flatten(0, 1), k.flatten(0, 1).mT, beta=0, alpha=q.shape[-1] ** -0.5
+    ).unflatten(0, q.shape[:2]),
+    "float32 softmax": lambda q, k: (q @ k.mT).float() / q.shape[-1] ** 0.5,
+    "tiny": lambda q, k: q @ (k / 4096).mT / q.shape[-1] ** 0.5,
+}  # fmt: skip
+DISTANCE = (torch.arange(64)[:, None] - torch.arange(64)).abs()
+BIASES = {
+    "linear": -DISTANCE / 16,
+    "linear, gentle": -DISTANCE / 64,
+    "buckets": torch.randn(8, generator=torch.Generator().manual_seed(5))[(DISTANCE + 1).log2().long()],
+}
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+
+
+def standard(n, head_dim, dtype, common=2.0):
+    """Standard Gaussian queries, keys and values, the keys with a common part."""
+    q, k, v = draw(3, 2, 2, n, head_dim, seed=n + head_dim)
+    return q.to(dtype), (k + common * draw(head_dim, seed=7)).to(dtype), v.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("form", PLAIN)
+def test_rounded_scores_are_plain(form, dtype):
+    for n, head_dim in ((1, 8), (3, 16), (64, 4), (64, 64), (40, 256)):
+        for common in (0.0, 2.0, 10.0):
+            given = standard(n, head_dim, dtype, common)
+            found = attentions(Scores(PLAIN[form]), given)[0]
+            assert found.mask.bias is None, (n, head_dim, common)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("bias", BIASES)
+def test_a_bias_is_no_rounding(bias, dtype):
+    given = standard(64, 64, dtype)
+    model = Scores(lambda q, k: q @ k.mT / 8 + BIASES[bias].to(dtype))
+    frame = probe(model, given, ranks="hardmax", per_sample=True)
+    assert set(frame["mask"]) == {"bias"}
+    rounded = model.form(*given[:2])
+    assert frame.sort_values(["sample", "head"])["hardmax_rank"].tolist() == [
+        len(set(a.argmax(-1).tolist())) for a in rounded.flatten(0, 1)
+    ]
+
+
 def test_grouped_keys_without_repetition():
     model = Written(
         lambda q, k, v: F.scaled_dot_product_attention(q, k[:, ::2], v[:, ::2], is_causal=True, enable_gqa=True), 4
