@@ -27,9 +27,9 @@ from attnrank.probe._watch import Watch
 #: Tokens up to which spectra are computed without being asked for.
 LONG = 2048
 
-#: Deviations beyond which a layer did something else than softmax(q k^T) v; coarse scores move float16 and bfloat16
-#: far.
-REFUSED, REFUSED_HALF = 0.05, 0.5
+#: Deviations beyond which a layer did something else than softmax(q k^T) v, and those where half formats, or products
+#: in less than float32, round coarsely.
+REFUSED, REFUSED_COARSE = 1e-3, 0.05
 
 
 def probe(
@@ -60,7 +60,8 @@ def probe(
     ranks : which of "hardmax", "numerical", "stable", "effective" to compute. None means all, but only the hardmax rank
         for layers with more than 2,048 queries or keys: their spectra take time and memory. What is not computed is
         NaN.
-    per_sample : a row for each sample of the batch in place of the mean over samples, with a column ``sample``.
+    per_sample : a row for each sample of the batch in place of the mean over samples, with a column ``sample``: its
+        number through all batches, in which samples that are all padding count.
 
     Returns
     -------
@@ -89,8 +90,8 @@ def probe(
     ValueError : bad arguments; a model in which no attention is seen; an attention that is not seen whole, by the name
         of layer and operation: flex_attention with a score function or block mask, custom kernels, TorchScript,
         torch.func, linear attention, a softmax over other than the keys or of products in a form that cannot be
-        followed, one whose result is changed or dropped in part before it meets the values, or a deviation that is not
-        rounding. ``layers`` leaves such a layer out. What a model computes outside of torch (NumPy, other threads)
+        followed, one whose result is changed or dropped in part before it meets the values, keys or values that are
+        added or left out, or a deviation that is not rounding (above 0.001; above 0.05 in half formats). ``layers`` leaves such a layer out. What a model computes outside of torch (NumPy, other threads)
         cannot be seen, and not be refused either.
 
     Examples
@@ -197,12 +198,18 @@ def _rows(attention: Attention, wanted: frozenset[str] | None, tol: float) -> li
     worst = float(np.max([row["deviation"] for row in rows], initial=0.0))
     if math.isnan(worst):
         raise ValueError(f"layer {attention.layer}: the model's own output, or its values, are NaN or infinite there")
-    limit = REFUSED_HALF if attention.output.dtype in (torch.float16, torch.bfloat16) else REFUSED
-    if not worst <= limit:
+    coarse = _is_coarse(attention)
+    if not worst <= (REFUSED_COARSE if coarse else REFUSED):
         raise ValueError(
             f"layer {attention.layer}: the model computed something else than softmax(q k^T) v, by {worst:.2g} of the "
             "largest value. To measure the other layers, choose them with layers="
+            + coarse * ". Large scores in a coarse format deviate as far by rounding: try model.float()"
         )
     return [row | {"layer": attention.layer} for row in rows]
 
 
+def _is_coarse(attention: Attention) -> bool:
+    """Whether half formats are at hand, or float32 that torch is allowed to multiply as TensorFloat32 or bfloat16."""
+    formats = {x.dtype for x in (attention.q, attention.k, attention.v, attention.output) if x is not None}
+    reduced = torch.get_float32_matmul_precision() != "highest" and torch.float32 in formats
+    return reduced or bool(formats & {torch.float16, torch.bfloat16})

@@ -60,7 +60,7 @@ def recommend_head_dim(
     build : ``build(head_dim, generator)`` returns the model with random weights drawn from the generator. What else
         changes with the head dimension, such as the number of heads, is up to it. Or a configuration of transformers,
         such as ``AutoConfig.from_pretrained(name)``: its ``head_dim`` changes, or, where it has none, as in BERT, GPT-2
-        and ViT, the number of heads at the same width, which the candidates must divide.
+        and ViT, the number of heads (of encoder and decoder) at the same width, which the candidates must divide.
     batch : as for ``attnrank.probe``.
     head_dims : candidates, at least two; saturation is judged against the largest.
     n : cut the batch down to this many tokens (the second dimension of its tensors); None takes it as it is.
@@ -74,7 +74,8 @@ def recommend_head_dim(
 
     Raises
     ------
-    ValueError : bad arguments, and what ``attnrank.probe`` raises.
+    ValueError : bad arguments, a configuration in which a measured layer does not take on the head dimension, and what
+        ``attnrank.probe`` raises.
 
     Source: the first paper's practical rule, "check rank saturation before training".
     """
