@@ -211,8 +211,8 @@ def test_a_mask_for_each_head_is_set_against_the_queries_from_the_right(shape):
     n, generator = 20, torch.Generator().manual_seed(0)
     q, k, v = torch.randn(3, *shape, n, 3, generator=generator, dtype=torch.float64)
     heads = torch.stack([window(n, n, w, w) for w in (1, 3, 6, n)])
-    for given in (heads, heads[None], torch.where(heads, 0.0, -torch.inf).double()):
-        frame = probe(Masked(given), (q, k, v), per_sample=True)
+    for mask in (heads, heads[None], torch.where(heads, 0.0, -torch.inf).double()):
+        frame = probe(Masked(mask), (q, k, v), per_sample=True)
         a = (q @ k.mT / 3**0.5).masked_fill(~heads, -torch.inf).softmax(-1)
         assert_frame(frame, "Masked", a.flatten(0, -4))
         assert frame.groupby("head")["mask"].first().tolist() == ["window"] * 3 + ["none"]
@@ -222,9 +222,9 @@ def test_a_mask_of_three_dimensions_beside_queries_of_three():
     n, generator = 12, torch.Generator().manual_seed(0)
     q, k, v = torch.randn(3, 3, n, 3, generator=generator, dtype=torch.float64)
     masks = torch.stack([window(n, n, w, w) for w in (1, 3, 6)])
-    for given in (masks, masks[:1]):
-        a = (q @ k.mT / 3**0.5).masked_fill(~given, -torch.inf).softmax(-1)
-        assert_frame(probe(Masked(given), (q, k, v), per_sample=True), "Masked", a[:, None])
+    for mask in (masks, masks[:1]):
+        a = (q @ k.mT / 3**0.5).masked_fill(~mask, -torch.inf).softmax(-1)
+        assert_frame(probe(Masked(mask), (q, k, v), per_sample=True), "Masked", a[:, None])
 
 
 def test_bounds_fit_the_mask():

@@ -154,18 +154,12 @@ def test_what_is_no_attention_is_not_refused() -> None:
         probe(Other(), x)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_formats_may_deviate_further_and_are_told_a_way_out(dtype):
+@pytest.mark.parametrize(("dtype", "least"), [(torch.float32, 1e-7), (torch.float16, 5e-3), (torch.bfloat16, 0.05)])
+def test_the_rounding_of_large_scores_is_not_refused(dtype, least):
     q, k, v = torch.randn(3, 1, 4, 64, 16, generator=torch.Generator().manual_seed(0)).to(dtype)
 
     class Attend(nn.Module):
-        def __init__(self, spoil):
-            super().__init__()
-            self.spoil = spoil
-
         def forward(self, q, k, v):
-            return (q @ k.mT).softmax(-1) @ v + self.spoil * v.abs().max()
+            return (q @ k.mT).softmax(-1) @ v
 
-    assert 1e-5 < probe(Attend(0.0), (8 * q, k, v))["deviation"].max() < 0.05
-    with pytest.raises(ValueError, match=r"something else than softmax.*try model\.float\(\)"):
-        probe(Attend(0.1), (q, k, v))
+    assert probe(Attend(), (8 * q, k, v))["deviation"].max() > least

@@ -27,9 +27,9 @@ from attnrank.probe._watch import Watch
 #: Tokens up to which spectra are computed without being asked for.
 LONG = 2048
 
-#: Deviations beyond which a layer did something else than softmax(q k^T) v, and those where half formats, or products
-#: in less than float32, round coarsely.
-REFUSED, REFUSED_COARSE = 1e-3, 0.05
+#: Deviations beyond which a layer did something else than softmax(q k^T) v; in bfloat16 the rounding of scores of some
+#: hundreds alone makes a tenth.
+REFUSED, REFUSED_COARSE = 1e-3, 0.5
 
 
 def probe(
@@ -91,8 +91,9 @@ def probe(
         of layer and operation: flex_attention with a score function or block mask, custom kernels, TorchScript,
         torch.func, linear attention, a softmax over other than the keys or of products in a form that cannot be
         followed, one whose result is changed or dropped in part before it meets the values, keys or values that are
-        added or left out, or a deviation that is not rounding (above 0.001; above 0.05 in half formats). ``layers`` leaves such a layer out. What a model computes outside of torch (NumPy, other threads)
-        cannot be seen, and not be refused either.
+        added or left out, or a deviation that is not rounding (above 0.001; above 0.5 in half formats). ``layers``
+        leaves such a layer out. What a model computes outside of torch (NumPy, other threads) cannot be seen, and not
+        be refused either.
 
     Examples
     --------
@@ -198,12 +199,10 @@ def _rows(attention: Attention, wanted: frozenset[str] | None, tol: float) -> li
     worst = float(np.max([row["deviation"] for row in rows], initial=0.0))
     if math.isnan(worst):
         raise ValueError(f"layer {attention.layer}: the model's own output, or its values, are NaN or infinite there")
-    coarse = _is_coarse(attention)
-    if not worst <= (REFUSED_COARSE if coarse else REFUSED):
+    if not worst <= (REFUSED_COARSE if _is_coarse(attention) else REFUSED):
         raise ValueError(
             f"layer {attention.layer}: the model computed something else than softmax(q k^T) v, by {worst:.2g} of the "
             "largest value. To measure the other layers, choose them with layers="
-            + coarse * ". Large scores in a coarse format deviate as far by rounding: try model.float()"
         )
     return [row | {"layer": attention.layer} for row in rows]
 

@@ -143,10 +143,12 @@ class Written:
             self._report.refused("the product of the softmax with the values has a form that the probe does not know")
             return
         q, k = softmax.product
-        sizes = scores.shape[-1], k.shape[-2], values[0].shape[-2]
-        if sizes[1] != sizes[2] or sizes[0] - sizes[1] not in (0, 1):
-            self._report.refused("a softmax over {} scores of {} keys is multiplied with {} values: the probe does not "
-                                 "know keys or values that are added or left out (null keys)".format(*sizes))  # fmt: skip
+        columns, keys, rows = scores.shape[-1], k.shape[-2], values[0].shape[-2]
+        if rows != keys or columns - keys not in (0, 1):  # one more is a sink
+            self._report.refused(
+                f"a softmax over {columns} scores of {keys} keys is multiplied with {rows} values: the probe does not "
+                "know keys or values that are added or left out (null keys)"
+            )
             return
         if scores.ndim == q.ndim:
             heads = self._report.number_of_heads(scores)
