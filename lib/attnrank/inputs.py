@@ -64,7 +64,7 @@ def tokens(kind: str, n: int, d: int, *, generator: torch.Generator, **options: 
 
 
 def _normal(n: int, d: int, generator: torch.Generator) -> Tensor:
-    return torch.randn(n, d, generator=generator, dtype=torch.float64)
+    return torch.randn(n, d, generator=generator, dtype=torch.float64, device="cpu")
 
 
 def _orthonormal(n: int, d: int, generator: torch.Generator) -> Tensor:
@@ -78,11 +78,11 @@ def _orthonormal(n: int, d: int, generator: torch.Generator) -> Tensor:
 def _almost_orthonormal(n: int, d: int, generator: torch.Generator, *, epsilon: float = 0.01) -> Tensor:
     epsilon = _check.real("epsilon", epsilon, minimum=0.0)
     frame = _orthonormal(n, d, generator)
-    symmetric = 2.0 * torch.rand(n, n, generator=generator, dtype=torch.float64).triu(1) - 1.0
+    symmetric = 2.0 * torch.rand(n, n, generator=generator, dtype=torch.float64, device="cpu").triu(1) - 1.0
     error = symmetric.triu(1) + symmetric.triu(1).T
     if n > 1:
         error *= epsilon / error.abs().max()
-    values, vectors = torch.linalg.eigh(torch.eye(n, dtype=torch.float64) + error)
+    values, vectors = torch.linalg.eigh(torch.eye(n, dtype=torch.float64, device="cpu") + error)
     if values[0] <= 0:
         raise ValueError(f"epsilon = {epsilon} is too large for n = {n}: I + E is not positive definite")
     return (vectors * values.sqrt()) @ vectors.T @ frame
@@ -100,7 +100,7 @@ def _uniform(n: int, d: int, generator: torch.Generator, *, low: float = 0.0, hi
     low = _check.real("low", low)
     high = _check.real("high", high, above=low)
     width = _check.real("high - low", high - low)
-    return low + width * torch.rand(n, d, generator=generator, dtype=torch.float64)
+    return low + width * torch.rand(n, d, generator=generator, dtype=torch.float64, device="cpu")
 
 
 def _autoregressive(n: int, d: int, generator: torch.Generator, *, correlation: float = 0.9) -> Tensor:
@@ -120,7 +120,7 @@ def _anisotropic(n: int, d: int, generator: torch.Generator, *, cosine: float = 
 
 def _repeated_vocabulary(n: int, d: int, generator: torch.Generator, *, vocabulary: int = 50) -> Tensor:
     words = _gaussian(_check.integer("vocabulary", vocabulary, minimum=1), d, generator)
-    return words[torch.randint(len(words), (n,), generator=generator)]
+    return words[torch.randint(len(words), (n,), generator=generator, device="cpu")]
 
 
 def _mixture(n: int, d: int, generator: torch.Generator, *, components: int = 10, cosine: float = 0.5) -> Tensor:
@@ -128,14 +128,14 @@ def _mixture(n: int, d: int, generator: torch.Generator, *, components: int = 10
     centres = _gaussian(_check.integer("components", components, minimum=1), d, generator)
     own = _gaussian(n, d, generator)
     return (
-        math.sqrt(cosine) * centres[torch.randint(len(centres), (n,), generator=generator)]
+        math.sqrt(cosine) * centres[torch.randint(len(centres), (n,), generator=generator, device="cpu")]
         + math.sqrt(1.0 - cosine) * own
     )
 
 
 def _heavy_tailed(n: int, d: int, generator: torch.Generator, *, freedom: float = 3.0) -> Tensor:
     freedom = _check.real("freedom", freedom, minimum=0.1)
-    u, turns = torch.rand(2, n, d, generator=generator, dtype=torch.float64)
+    u, turns = torch.rand(2, n, d, generator=generator, dtype=torch.float64, device="cpu")
     # Bailey's polar method, exact for every freedom > 0; 1 - u lies in (0, 1], so that no entry is infinite.
     radius = (freedom * torch.expm1(-2.0 / freedom * torch.log1p(-u))).sqrt()
     return radius * (2.0 * math.pi * turns).cos() / math.sqrt(d)

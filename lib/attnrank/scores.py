@@ -40,7 +40,7 @@ def gaussian_weights(
     if heads is not None:
         shape = (_check.integer("heads", heads, minimum=1), *shape)
     _check.generator("generator", generator)
-    w_q, w_k = torch.randn(2, *shape, generator=generator, dtype=torch.float64)
+    w_q, w_k = torch.randn(2, *shape, generator=generator, dtype=torch.float64, device="cpu")
     return w_q, w_k
 
 

@@ -53,6 +53,14 @@ class SphereCoordinate:
 KINDS = sorted(inputs.KINDS)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_are_drawn_on_the_cpu_whatever_the_default_device(kind):
+    expected = tokens(kind, 4, 6, generator=seeded(1))
+    with torch.device("meta"):
+        x = tokens(kind, 4, 6, generator=seeded(1))
+    assert x.device.type == "cpu" and torch.equal(x, expected)
+
+
 @pytest.mark.parametrize(("n", "d"), [(1, 1), (1, 7), (4, 4), (5, 30)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_tokens_are_float64_on_the_cpu_and_depend_on_nothing_but_the_generator(kind, n, d):

@@ -220,6 +220,71 @@ def test_attention_written_out(form):
     assert set(frame["head_dim"]) == {4} and set(frame["mask"]) == {"none"}
 
 
+class Scores(nn.Module):
+    """Attention by scores as ``form`` writes them."""
+
+    def __init__(self, form):
+        super().__init__()
+        self.form = form
+
+    def forward(self, q, k, v):
+        return self.form(q, k).softmax(-1).to(v.dtype) @ v
+
+
+def causal(q, least):
+    return torch.full(q.shape[-2:-1] * 2, least, dtype=q.dtype).triu(1)
+
+
+PLAIN = {
+    "product": lambda q, k: q @ k.mT / q.shape[-1] ** 0.5,
+    "scaled before": lambda q, k: (q / q.shape[-1] ** 0.5) @ k.mT,
+    "scaled by a tensor": lambda q, k: q @ k.mT * torch.tensor(q.shape[-1] ** -0.5, dtype=q.dtype),
+    "added mask": lambda q, k: q @ k.mT * q.shape[-1] ** -0.5 + causal(q, torch.finfo(q.dtype).min),
+    "shifted": lambda q, k: (lambda s: s - s.amax(-1, keepdim=True))(q @ k.mT / q.shape[-1] ** 0.5),
+    "added by baddbmm": lambda q, k: torch.baddbmm(
+        torch.zeros(1, dtype=q.dtype), q.flatten(0, 1), k.flatten(0, 1).mT, beta=0, alpha=q.shape[-1] ** -0.5
+    ).unflatten(0, q.shape[:2]),
+    "float32 softmax": lambda q, k: (q @ k.mT).float() / q.shape[-1] ** 0.5,
+    "tiny": lambda q, k: q @ (k / 4096).mT / q.shape[-1] ** 0.5,
+}  # fmt: skip
+DISTANCE = (torch.arange(64)[:, None] - torch.arange(64)).abs()
+BIASES = {
+    "linear": -DISTANCE / 16,
+    "linear, gentle": -DISTANCE / 64,
+    "buckets": torch.randn(8, generator=torch.Generator().manual_seed(5))[(DISTANCE + 1).log2().long()],
+}
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+
+
+def standard(n, head_dim, dtype, common=2.0):
+    """Standard Gaussian queries, keys and values, the keys with a common part."""
+    q, k, v = draw(3, 2, 2, n, head_dim, seed=n + head_dim)
+    return q.to(dtype), (k + common * draw(head_dim, seed=7)).to(dtype), v.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("form", PLAIN)
+def test_rounded_scores_are_plain(form, dtype):
+    for n, head_dim in ((1, 8), (3, 16), (64, 4), (64, 64), (40, 256)):
+        for common in (0.0, 2.0, 10.0):
+            given = standard(n, head_dim, dtype, common)
+            found = attentions(Scores(PLAIN[form]), given)[0]
+            assert found.mask.bias is None, (n, head_dim, common)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("bias", BIASES)
+def test_a_bias_is_no_rounding(bias, dtype):
+    given = standard(64, 64, dtype)
+    model = Scores(lambda q, k: q @ k.mT / 8 + BIASES[bias].to(dtype))
+    frame = probe(model, given, ranks="hardmax", per_sample=True)
+    assert set(frame["mask"]) == {"bias"}
+    rounded = model.form(*given[:2])
+    assert frame.sort_values(["sample", "head"])["hardmax_rank"].tolist() == [
+        len(set(a.argmax(-1).tolist())) for a in rounded.flatten(0, 1)
+    ]
+
+
 def test_grouped_keys_without_repetition():
     model = Written(
         lambda q, k, v: F.scaled_dot_product_attention(q, k[:, ::2], v[:, ::2], is_causal=True, enable_gqa=True), 4
@@ -350,6 +415,60 @@ def test_means_are_those_of_the_samples():
     assert probe(model, [x[:1], x[1:]], per_sample=True)["sample"].max() == 3
 
 
+class Projected(nn.Module):
+    """Queries, keys and values of one sequence, or keys and values of another, handed to a module that attends."""
+
+    def __init__(self, attend):
+        super().__init__()
+        self.attend, self.project = attend, Written(None).project
+
+    def forward(self, x, mask, memory=None):
+        q, k, v = self.project(x).chunk(3, -1)
+        if memory is not None:
+            _, k, v = self.project(memory).chunk(3, -1)
+        return self.attend(q, k, v, mask)
+
+
+class Dot(nn.Module):
+    def forward(self, q, k, v, mask):
+        if mask.is_floating_point():
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return (q @ k.mT / 4).masked_fill(~mask, -torch.inf).softmax(-1) @ v
+
+
+@pytest.mark.parametrize("helper", [Dot(), Dot().forward], ids=["module", "function"])
+@pytest.mark.parametrize("width", [12, 8])
+def test_padding_is_seen_whatever_carries_the_mask(helper, width):
+    """A mask of numbers is no sequence of other tokens, nor are keys that a module is handed; 8 is also the width."""
+    x = draw(2, width, 8)
+    real = torch.arange(width) < torch.tensor([width - 4, width])[:, None]
+    visible = real[:, None].expand(2, width, width)
+    for mask in (visible, torch.where(visible, 0.0, -torch.inf).double(), torch.where(visible, -0.5, -1e9).double()):
+        frame = probe(Projected(helper), (x, mask), per_sample=True)
+        assert frame[["n", "m"]].to_numpy().tolist() == [[width - 4] * 2, [width] * 2]
+        frame = probe(Projected(helper), {"x": x, "mask": mask}, per_sample=True)
+        assert frame["n"].tolist() == [width - 4, width]
+
+
+@pytest.mark.parametrize("helper", [Dot(), Dot().forward], ids=["module", "function"])
+def test_other_tokens_of_the_same_number_keep_all_queries(helper):
+    real = torch.arange(12) < torch.tensor([8, 12])[:, None]
+    batch = {"x": draw(2, 12, 8), "mask": real[:, None].expand(2, 12, 12), "memory": draw(2, 12, 8, seed=1)}
+    frame = probe(Projected(helper), batch, per_sample=True)
+    assert frame[["n", "m"]].to_numpy().tolist() == [[12, 8], [12, 12]]
+    q, k, v = draw(3, 2, 12, 8)
+    assert probe(Dot(), (q, k, v, batch["mask"]), per_sample=True)["n"].tolist() == [12, 12]
+
+
+def test_samples_that_are_all_padding_keep_their_numbers():
+    model, x = nn.MultiheadAttention(16, 2, batch_first=True, dtype=torch.float64), draw(3, 6, 16)
+    whole = {"query": x, "key": x, "value": x}
+    padded = torch.zeros(3, 6, dtype=torch.bool)
+    padded[2] = True
+    frame = probe(model, [whole | {"key_padding_mask": padded}, whole], per_sample=True)
+    assert sorted(set(frame["sample"])) == [0, 1, 3, 4, 5]
+
+
 def test_samples_of_different_lengths_are_averaged():
     model, x = encoder(), draw(2, 10, 16)
     padded = torch.arange(10).expand(2, 10) >= torch.tensor([10, 6])[:, None]
@@ -371,6 +490,44 @@ def test_a_layer_that_runs_twice_is_numbered():
             return self.layer(x) + self.layer(2 * x)
 
     assert list(dict.fromkeys(probe(Twice(), draw(2, 6, 8))["layer"])) == ["layer", "layer#2"]
+
+
+class FastAttention(nn.Module):
+    """Has the name of an attention and raises before it attends."""
+
+    def forward(self, x):
+        raise RuntimeError("no kernel")
+
+
+class Caught(nn.Module):
+    """Tries a part, itself in a part, and attends after both have raised."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts, self.after = nn.Sequential(nn.Identity(), FastAttention()), Written(FORMS["sdpa"])
+
+    def forward(self, x):
+        try:
+            return self.parts(x)
+        except RuntimeError:
+            return F.scaled_dot_product_attention(x, x, x).sum() + self.after(x)
+
+
+@pytest.mark.filterwarnings("error")
+def test_layers_keep_their_names_after_an_exception_that_the_model_catches():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block, self.last = Caught(), Written(FORMS["sdpa"])
+
+        def forward(self, x):
+            y = self.block(x) + self.last(x)
+            return F.scaled_dot_product_attention(x, x, x).sum() + y
+
+    model = Model()
+    frame = probe(model, draw(2, 6, 8), ranks="hardmax")
+    assert list(dict.fromkeys(frame["layer"])) == ["block", "block.after", "last", "Model"]
+    assert not any(m._forward_hooks or m._forward_hooks_always_called for m in model.modules())
 
 
 def test_choosing_layers():

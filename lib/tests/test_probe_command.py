@@ -143,6 +143,12 @@ def test_a_device_that_is_not_there_is_refused(text_model, tmp_path, capsys):
     assert "torch sees no such device here" in capsys.readouterr().err
 
 
+def test_a_device_of_no_known_kind_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["nowhere", "--text", "x", "--device", "gpu"])
+    assert "argument --device: 'gpu' is no device of torch" in capsys.readouterr().err
+
+
 def test_code_that_comes_with_a_model_is_not_run(text_model, tmp_path, capsys):
     folder = tmp_path / "coded"
     shutil.copytree(text_model, folder)

@@ -11,8 +11,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from probe_reference import assert_frame
+from torch import nn
+from torch.nn import functional as F
 
-from attnrank import theory
+from attnrank import probe, theory
 from attnrank.probe import _counts, _masks
 from attnrank.probe._bounds import bounds
 from attnrank.probe._counts import masked_ranks
@@ -143,6 +146,39 @@ def test_padding_of_other_tokens_leaves_the_queries():
     assert (found.n, found.m, found.kind) == (9, 6, "none")
 
 
+def test_a_query_that_sees_nothing_leaves_its_key_to_the_others():
+    visible = torch.ones(9, 9, dtype=torch.bool)
+    visible[5] = False
+    found = read(visible)
+    assert (found.n, found.m, found.kind, found.padded) == (8, 9, "none", True)
+    assert torch.equal(found.queries, torch.arange(9) != 5) and found.keys.all()
+
+
+@pytest.mark.parametrize("n", [2, 3, 9])
+@pytest.mark.parametrize("padded", [0, 2, 3])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_strictly_causal_masks_leave_out_the_first_query_and_the_last_key(n, padded, side, monkeypatch):
+    """Two padded tokens or more: one on the right is not to be told from a last token whose key nobody can see."""
+    monkeypatch.setattr(_masks, "BLOCK", 17)
+    place, first = torch.arange(n + padded), padded if side == "left" else 0
+    real = (place >= first) & (place < first + n)
+    found = read((place < place[:, None]) & real)
+    assert (found.n, found.m) == (n - 1, n - 1) and found.kind == ("causal" if n > 2 else "none")
+    assert torch.equal(found.queries, real & (place > first))
+    assert torch.equal(found.keys, real & (place < first + n - 1))
+
+
+@pytest.mark.parametrize("mask", ["sees nothing", "strictly causal"])
+def test_ranks_where_a_query_sees_nothing(mask):
+    n, generator = 24, torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 2, 3, n, 4, generator=generator, dtype=torch.float64)
+    visible = torch.ones(n, n, dtype=torch.bool)
+    visible = visible.tril(-1) if mask == "strictly causal" else visible.index_fill(0, torch.tensor([5]), False)
+    a = (q @ k.mT / 2).masked_fill(~visible, -torch.inf).softmax(-1).nan_to_num()
+    frame = probe(Masked(visible), {"query": q, "key": k, "value": v}, per_sample=True)
+    assert_frame(frame, "Masked", a, visible.any(1).expand(2, n))
+
+
 @pytest.mark.parametrize("name", [name for name in MASKS if not name.startswith("none")])
 def test_the_limit_of_uniform_picks_is_their_expected_rank(name):
     visible = MASKS[name]
@@ -157,6 +193,38 @@ def test_the_limit_of_uniform_picks_is_their_expected_rank(name):
     seen_by_none = int((~visible.any(0)).sum())
     assert found.m == visible.shape[1] - seen_by_none
     assert uniform == pytest.approx(expected, rel=1e-12)
+
+
+class Masked(nn.Module):
+    """scaled_dot_product_attention of what it is given under one mask."""
+
+    def __init__(self, mask):
+        super().__init__()
+        self.mask = mask
+
+    def forward(self, query, key, value):
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=self.mask)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (2, 4), (6, 4), (1, 4), (3, 2, 4)])
+def test_a_mask_for_each_head_is_set_against_the_queries_from_the_right(shape):
+    n, generator = 20, torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, *shape, n, 3, generator=generator, dtype=torch.float64)
+    heads = torch.stack([window(n, n, w, w) for w in (1, 3, 6, n)])
+    for mask in (heads, heads[None], torch.where(heads, 0.0, -torch.inf).double()):
+        frame = probe(Masked(mask), (q, k, v), per_sample=True)
+        a = (q @ k.mT / 3**0.5).masked_fill(~heads, -torch.inf).softmax(-1)
+        assert_frame(frame, "Masked", a.flatten(0, -4))
+        assert frame.groupby("head")["mask"].first().tolist() == ["window"] * 3 + ["none"]
+
+
+def test_a_mask_of_three_dimensions_beside_queries_of_three():
+    n, generator = 12, torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 3, n, 3, generator=generator, dtype=torch.float64)
+    masks = torch.stack([window(n, n, w, w) for w in (1, 3, 6)])
+    for mask in (masks, masks[:1]):
+        a = (q @ k.mT / 3**0.5).masked_fill(~mask, -torch.inf).softmax(-1)
+        assert_frame(probe(Masked(mask), (q, k, v), per_sample=True), "Masked", a[:, None])
 
 
 def test_bounds_fit_the_mask():

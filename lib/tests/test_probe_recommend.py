@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 import attnrank
 from attnrank import theory
+from attnrank.probe import _hub
 
 N = 64
 CANDIDATES = (2, 4, 8, 16, 32, 64)
@@ -54,6 +55,24 @@ def test_it_repeats():
     assert one.shares.equals(two.shares) and (one.low, one.high) == (two.low, two.high)
 
 
+def test_a_share_is_the_mean_over_samples_of_rank_over_length():
+    """Lengths 4 and 40: the mean of two shares, and not a mean rank over a mean length."""
+    x = torch.randn(2, 40, 16, generator=torch.Generator().manual_seed(0))
+    padded = torch.arange(40) >= torch.tensor([4, 40])[:, None]
+    batch = {"query": x, "key": x, "value": x, "key_padding_mask": padded}
+
+    def build(head_dim, generator):
+        torch.manual_seed(generator.initial_seed())
+        return nn.MultiheadAttention(16, 16 // head_dim, batch_first=True)
+
+    found = attnrank.recommend_head_dim(build, batch, (1, 8), seeds=2)
+    for row in found.shares.itertuples():
+        models = [build(row.head_dim, torch.Generator().manual_seed(seed)) for seed in range(2)]
+        frames = [attnrank.probe(model, batch, per_sample=True) for model in models]
+        assert row.share == pytest.approx(sum((f["hardmax_rank"] / f["n"]).mean() for f in frames) / 2)
+    assert found.shares["share"][0] > 0.2
+
+
 @pytest.mark.parametrize(("change", "message"), [
     ({"head_dims": [8]}, "at least two candidates"),
     ({"head_dims": [0, 8]}, "head_dims must be at least 1"),
@@ -95,6 +114,51 @@ def test_a_configuration_of_transformers_and_n(name):
     assert torch.equal(torch.get_rng_state(), state) and config.to_dict() == before
     expected = attnrank.recommend_head_dim(build, {k: v[:, :24] for k, v in batch.items()}, (4, 8, 16), seeds=2)
     assert found.shares.equals(expected.shares) and found.head_dim == expected.head_dim
+
+
+SEQ2SEQ = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 4, "vocab_size": 50,
+           "decoder_attention_heads": 4, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "pad_token_id": 0,
+           "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}  # fmt: skip
+FALCON = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 50}
+OF_ALL_LAYERS = {
+    "BartConfig": SEQ2SEQ,
+    "WhisperConfig": SEQ2SEQ | {"num_mel_bins": 8, "max_source_positions": 10},
+    "FalconConfig": FALCON,
+    "FalconConfig, a key head each": FALCON | {"multi_query": False},
+    "PhiConfig": FALCON | {"intermediate_size": 8},
+}
+
+
+@pytest.mark.parametrize("name", OF_ALL_LAYERS)
+def test_the_head_dimension_changes_in_all_layers(name):
+    tf = pytest.importorskip("transformers")
+    config = getattr(tf, name.partition(",")[0])(**OF_ALL_LAYERS[name])
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(3, 50, (2, 12), generator=generator)
+    batch = {"input_ids": ids}
+    if name == "WhisperConfig":
+        batch = {"input_features": torch.randn(2, 8, 20, generator=generator)}
+    if OF_ALL_LAYERS[name] | SEQ2SEQ == OF_ALL_LAYERS[name]:
+        batch |= {"decoder_input_ids": ids}
+    for head_dim in (4, 16):
+        frame = attnrank.probe(_hub.builder(config)(head_dim, generator), batch, ranks="hardmax")
+        assert set(frame["head_dim"]) == {head_dim} and set(frame["head"]) == set(range(32 // head_dim))
+    assert attnrank.recommend_head_dim(config, batch, (4, 16), seeds=2).head_dim in (4, 16)
+
+
+def test_a_head_dimension_that_does_not_change_is_refused():
+    tf = pytest.importorskip("transformers")
+    config = tf.DeepseekV3Config(
+        hidden_size=32, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=4, intermediate_size=8,
+        vocab_size=50, q_lora_rank=16, kv_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=8,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=r"build must be a function: .* layers\.0\.self_attn has head dimension 12"):
+        attnrank.recommend_head_dim(config, {"input_ids": torch.arange(10)[None]}, (4, 16), seeds=2)
+    with pytest.raises(ValueError, match="build must be a function for a configuration without a width"):
+        attnrank.recommend_head_dim(tf.CLIPConfig(), torch.zeros(1, 10), (4, 16), seeds=2)
+    grouped = tf.FalconConfig(**FALCON, new_decoder_architecture=True, num_kv_heads=2)
+    with pytest.raises(ValueError, match="build must be a function for grouped queries"):
+        attnrank.recommend_head_dim(grouped, {"input_ids": torch.arange(10)[None]}, (4, 16), seeds=2)
 
 
 def test_what_a_configuration_cannot_have():

@@ -60,7 +60,22 @@ def mix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q @ k.mT).softmax(-1) @ v
 
 
+def null_key(q: Tensor, k: Tensor, v: Tensor, *, front: bool) -> Tensor:
+    """A key beside those of the tokens, whose value is zero."""
+    scores, null, zero = q @ k.mT, q.sum(-1, keepdim=True), torch.zeros_like(v[:, :1])
+    order = slice(None, None, -1 if front else 1)
+    return torch.cat([scores, null][order], -1).softmax(-1) @ torch.cat([v, zero][order], 1)
+
+
+def balanced(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Columns, then rows, are normalised after the softmax."""
+    a = (q @ k.mT / 20).softmax(-1)
+    a = a / a.sum(-2, keepdim=True)
+    return (a / a.sum(-1, keepdim=True)) @ v
+
+
 CANNOT, DIMENSION, LINEAR = "form that the probe cannot follow", "not that of the keys", "linear attention"
+NULL, ELSE = r"keys or values that are added or left out \(null keys\)", "something else than softmax"
 UNSEEN = {
     "linear attention": (LINEAR, lambda q, k, v: positive(q) @ (positive(k).mT @ v) / N),
     "linear attention, summed": (LINEAR, lambda q, k, v: positive(q) @ (positive(k).mT @ v).div(N)),
@@ -77,6 +92,11 @@ UNSEEN = {
     "tensordot": (CANNOT, each(lambda q, k, v: torch.tensordot(q, k, ([1], [1])).softmax(-1) @ v)),
     "addmm": (CANNOT, each(lambda q, k, v: torch.addmm(torch.zeros(N, N), q, k.T).softmax(-1) @ v)),
     "sums": (CANNOT, each(lambda q, k, v: ((q[:, None] * k).sum(-1).softmax(-1)[..., None] * v).sum(-2))),
+    "null key before": (NULL, lambda q, k, v: null_key(q, k, v, front=True)),
+    "null key after": (NULL, lambda q, k, v: null_key(q, k, v, front=False)),
+    "first key left out": (NULL, lambda q, k, v: (q @ k.mT)[..., 1:].softmax(-1) @ v[:, 1:]),
+    "first weight left out": (NULL, lambda q, k, v: (q @ k.mT).softmax(-1)[..., 1:] @ v[:, 1:]),
+    "normalised again": (ELSE, balanced),
     "custom operation": ("attnrank_unseen::mix", lambda q, k, v: mix(q, k, v)),
     "vmap": ("torch.func", lambda q, k, v: torch.func.vmap(lambda a, b, c: (a @ b.T).softmax(-1) @ c)(q, k, v)),
     "vmap, fused": ("torch.func", lambda q, k, v: torch.func.vmap(F.scaled_dot_product_attention)(q, k, v)),
@@ -132,3 +152,14 @@ def test_what_is_no_attention_is_not_refused() -> None:
     assert set(probe(Whole(), x)["layer"]) == {"seen"}
     with pytest.raises(ValueError, match="no attention was seen"):
         probe(Other(), x)
+
+
+@pytest.mark.parametrize(("dtype", "least"), [(torch.float32, 1e-7), (torch.float16, 5e-3), (torch.bfloat16, 0.05)])
+def test_the_rounding_of_large_scores_is_not_refused(dtype, least):
+    q, k, v = torch.randn(3, 1, 4, 64, 16, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+    class Attend(nn.Module):
+        def forward(self, q, k, v):
+            return (q @ k.mT).softmax(-1) @ v
+
+    assert probe(Attend(), (8 * q, k, v))["deviation"].max() > least

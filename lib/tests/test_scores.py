@@ -312,3 +312,10 @@ BAD = bad_calls(
 @pytest.mark.parametrize(("function", "valid", "bad", "message"), BAD)
 def test_bad_input_is_refused_by_name(function, valid, bad, message):
     assert_refused(function, valid, bad, message)
+
+
+def test_weights_are_drawn_on_the_cpu_whatever_the_default_device():
+    expected = gaussian_weights(5, 3, heads=2, generator=seeded(1))
+    with torch.device("meta"):
+        found = gaussian_weights(5, 3, heads=2, generator=seeded(1))
+    assert all(x.device.type == "cpu" and torch.equal(x, y) for x, y in zip(found, expected, strict=True))

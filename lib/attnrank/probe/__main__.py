@@ -89,6 +89,13 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _device(text: str) -> torch.device:
+    try:
+        return torch.device(text)
+    except RuntimeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no device of torch, such as cpu or cuda") from None
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m attnrank.probe", description=__doc__.split(":", 1)[1].strip())
     parser.add_argument(
@@ -104,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--layers", nargs="+", help="names or patterns of the layers to measure (all)")
     parser.add_argument("--random", type=int, metavar="SEED", help="random weights in place of the trained ones")
     parser.add_argument("--revision", help="branch, tag or commit on the hub")
-    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"), help="such as cuda (cpu)")
+    parser.add_argument("--device", type=_device, default=torch.device("cpu"), help="such as cuda (cpu)")
     parser.add_argument("--out", type=Path, help="path of table and figure without ending (MODEL-ranks)")
     return parser
 

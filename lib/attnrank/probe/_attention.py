@@ -88,35 +88,52 @@ def from_softmax(
 def fitted_scale(scores: Tensor, q: Tensor, k: Tensor, mask: Mask) -> float | None:
     """The c > 0 for which the visible scores are ``c q k^T`` plus a number for each row, None if there is none.
 
-    "Are" means up to the rounding of the coarsest format at hand. A number for each row changes no softmax.
+    "Are" means up to rounding, see :func:`_rounding`. A number for each row changes no softmax.
     """
     k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
-    c = None
-    eps = max(torch.finfo(x.dtype).eps for x in (scores, q, k))
+    c, doubt = None, 0.0
+    coarsest = max((torch.finfo(x.dtype) for x in (scores, q, k)), key=lambda info: info.eps)
     for s in range(q.shape[0]):
         for h in range(q.shape[1]):
             visible = mask.rows(s, h, 0, mask.n, q.device)
             product = q[s, h].double() @ k[s, h].double().mT
             one, two = (_centred(x, visible) for x in (product, scores[s, h].double()))
+            sizes, square = _norms(q[s, h]) * _norms(k[s, h]).mT, one.square().sum().item()
+            first = c is None
             if c is None:
-                square = one.square().sum().item()
                 c = (one * two).sum().item() / square if square > 0 else q.shape[-1] ** -0.5
                 if not c > 0 or not math.isfinite(c):
                     return None
-            size = _longest(q[s, h]) * _longest(k[s, h])
-            largest = scores[s, h].double().masked_fill(~visible, 0).abs().amax()
-            slack = 8 * eps * (q.shape[-1] ** 0.5 * c * size + largest)
-            if not (two - c * one).abs().amax() <= slack:
+            slack = _rounding(c * sizes, scores[s, h].double(), q.shape[-1], coarsest).masked_fill(~visible, 0)
+            slack += _means(slack, visible)
+            if first and square > 0:  # what independent roundings in this head do to c, for the heads that follow
+                doubt = torch.linalg.vector_norm(one * slack).item() / square
+            if not ((two - c * one).abs() <= slack + doubt * one.abs()).all():
                 return None
     return c
 
 
 def _centred(x: Tensor, visible: Tensor) -> Tensor:
     x = x.masked_fill(~visible, 0)
-    count = visible.sum(-1, keepdim=True).clamp(min=1)
-    return (x - x.sum(-1, keepdim=True) / count).masked_fill(~visible, 0)
+    return (x - _means(x, visible)).masked_fill(~visible, 0)
 
 
-def _longest(x: Tensor) -> Tensor:
-    """The largest norm of a row; padded ones may be NaN."""
-    return torch.linalg.vector_norm(x.double(), dim=-1).nan_to_num(0.0).amax()
+def _means(x: Tensor, visible: Tensor) -> Tensor:
+    """The means of the rows over their visible entries, where the others are 0."""
+    return x.sum(-1, keepdim=True) / visible.sum(-1, keepdim=True).clamp(min=1)
+
+
+def _norms(x: Tensor) -> Tensor:
+    """The norms of the rows as a column; padded ones may be NaN."""
+    return torch.linalg.vector_norm(x.double(), dim=-1, keepdim=True).nan_to_num(0.0)
+
+
+def _rounding(sizes: Tensor, scores: Tensor, head_dim: int, coarsest: torch.finfo) -> Tensor:
+    """How far rounding moves scores at most, where ``sizes`` = c |q_i| |k_j|, which no product exceeds.
+
+    Four roundings to the coarsest format at hand, each by eps / 2, are allowed for: of the product and of its multiple,
+    relative to ``sizes``, and of two additions, relative to the scores. Half formats sum a product in float32: only
+    there errors add up along the head dimension.
+    """
+    summed = head_dim * min(coarsest.eps, torch.finfo(torch.float32).eps)
+    return coarsest.eps * (sizes + scores.abs() + 2 * coarsest.tiny) + summed * sizes

@@ -21,10 +21,10 @@ def sdpa(report: Reporter, func: Callable, args: tuple, kwargs: dict) -> Tensor:
         report.refused(f"nested tensors in scaled_dot_product_attention; {REMEDY} and pad the batch")
         return result
     heads = report.number_of_heads(q)
-    q, k, v, output = (four(x.detach(), heads) for x in (q, k, v, result))
     mask = given.get("attn_mask")
     if mask is not None:
-        mask = four(mask.detach(), heads if mask.ndim == 3 and mask.shape[0] % heads == 0 else 1)
+        mask = _mask(mask.detach(), q, heads)
+    q, k, v, output = (four(x.detach(), heads) for x in (q, k, v, result))
     if given.get("dropout_p"):
         report.refused("weights of attention are dropped in evaluation mode, by scaled_dot_product_attention")
         return result
@@ -59,6 +59,14 @@ def _plain(score_mod: object, block_mask: object) -> bool:
     if isinstance(block_mask, tuple):
         return getattr(block_mask[-1], "__name__", "") == "noop_mask"
     return block_mask is None
+
+
+def _mask(mask: Tensor, q: Tensor, heads: int) -> Tensor:
+    """A mask as (S, H, n, m), each 1 where all have the same: torch sets it against the queries from the right."""
+    mask = mask[(None,) * (q.ndim - mask.ndim)]
+    if q.ndim > 4:
+        mask = mask.expand(*q.shape[:-3], *mask.shape[-3:])
+    return four(mask, heads if mask.shape[0] > 1 else 1)
 
 
 def _scale(given: dict, q: Tensor) -> float:

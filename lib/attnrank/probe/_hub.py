@@ -13,6 +13,9 @@ from torch import nn
 
 from attnrank._optional import require
 
+#: Settings of configurations that hold the number of key heads.
+KEY_HEADS = ("num_key_value_heads", "num_kv_heads")
+
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 
 
@@ -110,7 +113,7 @@ def builder(config: Any) -> Callable[[int, torch.Generator], nn.Module]:
     """``build(head_dim, generator)`` for a configuration of transformers, as ``recommend_head_dim`` wants it.
 
     Where the configuration has a head dimension of its own (``head_dim``, or ``d_kv`` of T5), that alone changes; else
-    width and parameters stay and the number of heads is width / head_dim.
+    width and parameters stay and the number of heads, in the decoder too, is width / head_dim.
     """
     if not hasattr(config, "model_type"):
         raise ValueError(f"build must be a function or a configuration of transformers, got {type(config).__name__}")
@@ -118,21 +121,35 @@ def builder(config: Any) -> Callable[[int, torch.Generator], nn.Module]:
 
     def build(head_dim: int, generator: torch.Generator) -> nn.Module:
         changed = copy.deepcopy(config)
-        own = next((name for name in ("head_dim", "d_kv") if getattr(config, name, None) is not None), None)
+        own = next((name for name in ("head_dim", "d_kv") if _is_own(config, name)), None)
         if own is not None:
             setattr(changed, own, head_dim)
         else:
-            width = config.hidden_size
-            if width % head_dim:
-                raise ValueError(f"head_dims must divide the width {width} of this configuration, got {head_dim}")
-            if getattr(config, "num_key_value_heads", None) not in (None, config.num_attention_heads):
-                raise ValueError("build must be a function for grouped queries without a head_dim of their own")
-            changed.num_attention_heads = width // head_dim
+            _set_heads(changed, head_dim)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(generator.initial_seed())
             return _from(lambda how: tf.AutoModel.from_config(changed, trust_remote_code=False, **how)).eval()
 
     return build
+
+
+def _is_own(config: Any, name: str) -> bool:
+    """Is this a setting, and not computed from others as Falcon's head_dim is?"""
+    return getattr(config, name, None) is not None and not isinstance(getattr(type(config), name, None), property)
+
+
+def _set_heads(config: Any, head_dim: int) -> None:
+    """The number of heads that have this head dimension at the width of a configuration."""
+    width, heads = getattr(config, "hidden_size", None), getattr(config, "num_attention_heads", None)
+    if width is None or heads is None:
+        raise ValueError("build must be a function for a configuration without a width and a number of heads")
+    if width % head_dim:
+        raise ValueError(f"head_dims must divide the width {width} of this configuration, got {head_dim}")
+    if any(getattr(config, name, None) not in (None, heads) for name in KEY_HEADS):
+        raise ValueError("build must be a function for grouped queries without a head_dim of their own")
+    for name in ("num_attention_heads", "decoder_attention_heads", *KEY_HEADS):
+        if getattr(config, name, None) is not None:
+            setattr(config, name, width // head_dim)
 
 
 def reachable() -> bool:

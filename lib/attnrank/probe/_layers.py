@@ -55,17 +55,21 @@ class Layers:
             self._running.append(Running(module, self._names[module], args, kwargs, self.seen))
 
         def leave(module: nn.Module, args: tuple, output: object) -> None:
-            running = self._running.pop()
+            running = self._running[-1]
             if self.seen == running.seen and ATTENTION.search(type(module).__name__):
                 self.seen += 1  # its parents are not to be refused too
                 refuse(running.name or self._root, f"{type(module).__name__} ran without a softmax or a call of "
                        "scaled_dot_product_attention that the probe could see")  # fmt: skip
+
+        def end(module: nn.Module, args: tuple, output: object) -> None:
+            self._running.pop()
 
         handles = []
         try:
             for module in self._names:
                 handles.append(module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True))
                 handles.append(module.register_forward_hook(leave))
+                handles.append(module.register_forward_hook(end, always_call=True))  # also where the module raises
             yield
         finally:
             for handle in handles:
@@ -94,16 +98,23 @@ class Layers:
                     return heads
         return leading // batch if batch and leading % batch == 0 else 1
 
-    def crosses(self, keys: int) -> bool:
-        """Whether the module at work was given other tokens, as many as there are keys, to attend to."""
+    def crosses(self, n: int, k: Tensor) -> bool:
+        """Whether n queries and the keys k (..., m, d_h) belong to different tokens, by what modules were given.
+
+        The innermost module decides, unless its argument is the keys themselves: then the one that called it.
+        """
+        m, found = k.shape[-2], False
         for running in reversed(self._running):
             if isinstance(running.module, STEPS):
                 continue
             if any(running.kwargs.get(name) is not None for name in OTHER_TOKENS):
                 return True
             given = [*running.args, *(running.kwargs[name] for name in ("query", "key") if name in running.kwargs)]
-            return len(given) > 1 and _tokens(given[1], keys) and given[1] is not given[0]
-        return False
+            one, two = [*given, None, None][:2]
+            found = two is not one and _tokens(two, m) and not _is_mask(two, one, n, m)
+            if not (found and _same_memory(two, k)):
+                return found
+        return found
 
     def attribute(self, name: str) -> object:
         """An attribute of the innermost module that has it, or None."""
@@ -112,6 +123,16 @@ class Layers:
             if value is not None:
                 return value
         return None
+
+
+def _is_mask(x: Tensor, tokens: object, n: int, m: int) -> bool:
+    """Numbers for n x m scores; where tokens have width m, too, a mask is told by having nothing above zero."""
+    width = tokens.shape[-1] if isinstance(tokens, Tensor) and tokens.ndim else None
+    return x.shape[-2:] == (n, m) and (width != m or not bool((x > 0).any()))
+
+
+def _same_memory(x: Tensor, y: Tensor) -> bool:
+    return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
 
 
 def _tokens(x: object, count: int) -> bool:

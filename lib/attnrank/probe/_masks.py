@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -118,36 +119,50 @@ def structure(mask: Mask, sample: int, head: int, *, crosses: bool, device: torc
 def _unpadded(mask: Mask, sample: int, head: int, crosses: bool, device: torch.device) -> tuple[Tensor, Tensor]:
     """Queries and keys that are no padding (n), (m).
 
-    A key that no query sees is padding, and a query that sees no key. In self-attention a padded token is both. On the
-    left padding is harder to see, since models let a padded query see all keys where it would see none. Queries that
-    see all keys or none are padding if the others see none of their keys, and the last query is one of the others: it
-    may see all keys under a causal mask, and then there is no padding on the left.
+    A key that no query sees is padding, and a query that sees no key. In self-attention a query is padding, too, if
+    nobody sees its own key, and the keys that stay are those that the other queries see. On the left padding is harder
+    to see, since models let a padded query see all keys where it would see none. Queries that see all keys or none are
+    padding if the others see none of their keys, and the last query is one of the others: it may see all keys under a
+    causal mask, and then there is no padding on the left.
     """
     n, m = mask.n, mask.m
-    seen = torch.zeros(m, dtype=torch.bool, device=device)
-    counts = []
-    for rows in _blocks(mask, sample, head, device):
-        seen |= rows.any(0)
-        counts.append(rows.sum(1))
-    count = torch.cat(counts)
-    queries, keys = count > 0, seen
+    count = torch.cat([rows.sum(1) for _, rows in _blocks(mask, sample, head, device)])
+    queries = count > 0
+    keys = _seen_by(queries, mask, sample, head, device)
     if n != m or crosses:
         return queries, keys
     idle = (count == 0) | (count == m)
     if idle.any() and not idle[-1]:
-        by_others = torch.zeros(m, dtype=torch.bool, device=device)
-        for start, rows in zip(range(0, n, max(1, BLOCK // m)), _blocks(mask, sample, head, device), strict=True):
-            by_others |= rows[~idle[start : start + len(rows)]].any(0)
+        by_others = _seen_by(~idle, mask, sample, head, device)
         if not by_others[idle].any():
             queries, keys = ~idle, by_others
-    return queries & keys, queries & keys
+    if n > 1 and not keys[-1] and _is_strict(queries, mask, sample, head, device):
+        keys[-1] = keys[-2]  # nobody could see the last key: its token is taken for padding if the one before is
+    queries = queries & keys
+    return queries, _seen_by(queries, mask, sample, head, device)
+
+
+def _seen_by(queries: Tensor, mask: Mask, sample: int, head: int, device: torch.device) -> Tensor:
+    """Which keys (m) some of the queries (n) see."""
+    seen = torch.zeros(mask.m, dtype=torch.bool, device=device)
+    for start, rows in _blocks(mask, sample, head, device):
+        seen |= rows[queries[start : start + len(rows)]].any(0)
+    return seen
+
+
+def _is_strict(queries: Tensor, mask: Mask, sample: int, head: int, device: torch.device) -> bool:
+    """Whether none of the queries (n) sees its own key or a later one."""
+    return not any(
+        rows.triu(start)[queries[start : start + len(rows)]].any()
+        for start, rows in _blocks(mask, sample, head, device)
+    )
 
 
 def _kind(mask: Mask, sample: int, head: int, device: torch.device) -> str:
     n, m = mask.n, mask.m
     found = [
         (rows.byte().argmax(1), m - 1 - rows.flip(1).byte().argmax(1), rows.sum(1))
-        for rows in _blocks(mask, sample, head, device)
+        for _, rows in _blocks(mask, sample, head, device)
     ]
     low, high, count = (torch.cat(parts) for parts in zip(*found, strict=True))
     if (count == m).all():
@@ -164,15 +179,16 @@ def _kind(mask: Mask, sample: int, head: int, device: torch.device) -> str:
 
 def _uniform(mask: Mask, sample: int, head: int, device: torch.device) -> float:
     missed = torch.zeros(mask.m, dtype=torch.float64, device=device)
-    for rows in _blocks(mask, sample, head, device):
+    for _, rows in _blocks(mask, sample, head, device):
         count = rows.sum(1, keepdim=True).double().clamp(min=1)
         missed += torch.where(rows, torch.log1p(-1 / count), 0.0).sum(0)
     return float(-torch.expm1(missed).sum())
 
 
-def _blocks(mask: Mask, sample: int, head: int, device: torch.device):
+def _blocks(mask: Mask, sample: int, head: int, device: torch.device) -> Iterator[tuple[int, Tensor]]:
+    """The rows of a mask in blocks, each with the number of its first row."""
     step = max(1, BLOCK // mask.m)
-    return (mask.rows(sample, head, start, start + step, device) for start in range(0, mask.n, step))
+    return ((start, mask.rows(sample, head, start, start + step, device)) for start in range(0, mask.n, step))
 
 
 def _shared(visible: Tensor) -> Tensor:

@@ -27,9 +27,9 @@ from attnrank.probe._watch import Watch
 #: Tokens up to which spectra are computed without being asked for.
 LONG = 2048
 
-#: Deviations beyond which a layer did something else than softmax(q k^T) v; coarse scores move float16 and bfloat16
-#: far.
-REFUSED, REFUSED_HALF = 0.05, 0.5
+#: Deviations beyond which a layer did something else than softmax(q k^T) v; in bfloat16 the rounding of scores of some
+#: hundreds alone makes a tenth.
+REFUSED, REFUSED_COARSE = 1e-3, 0.5
 
 
 def probe(
@@ -60,7 +60,8 @@ def probe(
     ranks : which of "hardmax", "numerical", "stable", "effective" to compute. None means all, but only the hardmax rank
         for layers with more than 2,048 queries or keys: their spectra take time and memory. What is not computed is
         NaN.
-    per_sample : a row for each sample of the batch in place of the mean over samples, with a column ``sample``.
+    per_sample : a row for each sample of the batch in place of the mean over samples, with a column ``sample``: its
+        number through all batches, in which samples that are all padding count.
 
     Returns
     -------
@@ -89,9 +90,10 @@ def probe(
     ValueError : bad arguments; a model in which no attention is seen; an attention that is not seen whole, by the name
         of layer and operation: flex_attention with a score function or block mask, custom kernels, TorchScript,
         torch.func, linear attention, a softmax over other than the keys or of products in a form that cannot be
-        followed, one whose result is changed or dropped in part before it meets the values, or a deviation that is not
-        rounding. ``layers`` leaves such a layer out. What a model computes outside of torch (NumPy, other threads)
-        cannot be seen, and not be refused either.
+        followed, one whose result is changed or dropped in part before it meets the values, keys or values that are
+        added or left out, or a deviation that is not rounding (above 0.001; above 0.5 in half formats). ``layers``
+        leaves such a layer out. What a model computes outside of torch (NumPy, other threads) cannot be seen, and not
+        be refused either.
 
     Examples
     --------
@@ -111,10 +113,12 @@ def probe(
     batches, total = batches_of(batch)
     shown = total != 1 and sys.stderr is sys.__stderr__ and sys.stderr is not None and sys.stderr.isatty()
     rows: list[dict] = []
+    samples = 0
     with tqdm(total=total, desc="probe", unit="batch", disable=not shown) as bar:
         for given in batches:
-            first = 1 + max((row["sample"] for row in rows), default=-1)
-            rows += [row | {"sample": row["sample"] + first} for row in _run(model, given, wanted, tol, choice)]
+            found, count = _run(model, given, wanted, tol, choice)
+            rows += [row | {"sample": row["sample"] + samples} for row in found]
+            samples += count
             bar.update()
     if not rows:
         raise ValueError("batch must not be empty, nor all padding")
@@ -146,17 +150,18 @@ def attentions(model: nn.Module, batch: Tensor | tuple | Mapping) -> list[Attent
 
 def _run(
     model: nn.Module, batch: Mapping | tuple, wanted: frozenset[str] | None, tol: float, choice: Choice
-) -> list[dict]:
-    """Rows of one batch: a row for each layer, sample and head."""
-    found: dict[int, list[dict]] = {}
+) -> tuple[list[dict], int]:
+    """Rows of one batch, a row for each layer, sample and head; and its number of samples, those all padding too."""
+    found: dict[int, tuple[list[dict], int]] = {}
 
     def take(attention: Attention, place: int) -> None:
         if choice.takes(attention.layer, place, None):
-            found[place] = _rows(attention, wanted, tol)
+            found[place] = _rows(attention, wanted, tol), attention.output.shape[0]
 
     seen = _visit(model, batch, choice, take)
     choice.check(seen)
-    return [row for place, rows in found.items() if choice.takes(seen[place], place, len(seen)) for row in rows]
+    chosen = [one for place, one in found.items() if choice.takes(seen[place], place, len(seen))]
+    return [row for rows, _ in chosen for row in rows], max(count for _, count in chosen)
 
 
 def _visit(
@@ -194,8 +199,7 @@ def _rows(attention: Attention, wanted: frozenset[str] | None, tol: float) -> li
     worst = float(np.max([row["deviation"] for row in rows], initial=0.0))
     if math.isnan(worst):
         raise ValueError(f"layer {attention.layer}: the model's own output, or its values, are NaN or infinite there")
-    limit = REFUSED_HALF if attention.output.dtype in (torch.float16, torch.bfloat16) else REFUSED
-    if not worst <= limit:
+    if not worst <= (REFUSED_COARSE if _is_coarse(attention) else REFUSED):
         raise ValueError(
             f"layer {attention.layer}: the model computed something else than softmax(q k^T) v, by {worst:.2g} of the "
             "largest value. To measure the other layers, choose them with layers="
@@ -203,3 +207,8 @@ def _rows(attention: Attention, wanted: frozenset[str] | None, tol: float) -> li
     return [row | {"layer": attention.layer} for row in rows]
 
 
+def _is_coarse(attention: Attention) -> bool:
+    """Whether half formats are at hand, or float32 that torch is allowed to multiply as TensorFloat32 or bfloat16."""
+    formats = {x.dtype for x in (attention.q, attention.k, attention.v, attention.output) if x is not None}
+    reduced = torch.get_float32_matmul_precision() != "highest" and torch.float32 in formats
+    return reduced or bool(formats & {torch.float16, torch.bfloat16})

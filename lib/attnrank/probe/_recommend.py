@@ -60,7 +60,7 @@ def recommend_head_dim(
     build : ``build(head_dim, generator)`` returns the model with random weights drawn from the generator. What else
         changes with the head dimension, such as the number of heads, is up to it. Or a configuration of transformers,
         such as ``AutoConfig.from_pretrained(name)``: its ``head_dim`` changes, or, where it has none, as in BERT, GPT-2
-        and ViT, the number of heads at the same width, which the candidates must divide.
+        and ViT, the number of heads (of encoder and decoder) at the same width, which the candidates must divide.
     batch : as for ``attnrank.probe``.
     head_dims : candidates, at least two; saturation is judged against the largest.
     n : cut the batch down to this many tokens (the second dimension of its tensors); None takes it as it is.
@@ -74,7 +74,8 @@ def recommend_head_dim(
 
     Raises
     ------
-    ValueError : bad arguments, and what ``attnrank.probe`` raises.
+    ValueError : bad arguments, a configuration in which a measured layer does not take on the head dimension, and what
+        ``attnrank.probe`` raises.
 
     Source: the first paper's practical rule, "check rank saturation before training".
     """
@@ -88,14 +89,17 @@ def recommend_head_dim(
     batch = batch if isinstance(batch, (Tensor, Mapping, tuple)) else list(batch)
     if n is not None:
         batch = _cut(batch, _check.integer("n", n, minimum=1))
-    if not callable(build):
+    configured = not callable(build)
+    if configured:
         build = _hub.builder(build)
     shares = np.empty((seeds, len(candidates)))
     for seed in range(seeds):
         for place, head_dim in enumerate(candidates):
             model = build(head_dim, torch.Generator().manual_seed(seed))
-            frame = probe(model, batch, ranks="hardmax", layers=layers)
-            shares[seed, place] = (frame["hardmax_rank"] / frame["n"]).mean()
+            frame = probe(model, batch, ranks="hardmax", layers=layers, per_sample=True)
+            if configured:
+                _check_head_dim(frame, head_dim)
+            shares[seed, place] = _share(frame)
     resampled = np.random.default_rng(0).integers(seeds, size=(RESAMPLES, seeds))
     chosen = np.sort([_first_saturated(shares[rows].mean(0), gap) for rows in resampled])
     low, high = chosen[round(0.025 * RESAMPLES)], chosen[round(0.975 * RESAMPLES) - 1]
@@ -104,6 +108,23 @@ def recommend_head_dim(
     )
     best = _first_saturated(shares.mean(0), gap)
     return Recommendation(candidates[best], candidates[low], candidates[high], table, gap)
+
+
+def _check_head_dim(frame: pd.DataFrame, head_dim: int) -> None:
+    """Raise ValueError if a layer has another head dimension than was asked for."""
+    other = frame[frame["head_dim"] != head_dim]
+    if len(other):
+        layer, found = other.iloc[0][["layer", "head_dim"]]
+        raise ValueError(
+            f"build must be a function: of this configuration, layer {layer} has head dimension {found} where "
+            f"{head_dim} was asked for; choose other layers with layers="
+        )
+
+
+def _share(frame: pd.DataFrame) -> float:
+    """Mean over layers and heads of the mean over samples of hardmax rank / n; samples may differ in n."""
+    share = frame["hardmax_rank"] / frame["n"]
+    return float(share.groupby([frame["layer"], frame["head"]]).mean().mean())
 
 
 def _cut(batch: Any, n: int) -> Any:

@@ -34,13 +34,13 @@ class Reporter:
 
     def fused(self, **attention) -> None:
         """An attention that one routine computed: the fields of :class:`Attention` but for those of its place."""
-        self._found(Attention(**attention, **self._place(attention["k"])))
+        self._found(Attention(**attention, **self._place(attention["q"].shape[-2], attention["k"])))
 
     def written(
         self, scores: Tensor, product: tuple[Tensor, Tensor], v: Tensor, output: Tensor, heads: int
     ) -> None:
         """An attention written out as product, softmax, product."""
-        self._found(from_softmax(scores, product, v, output, heads, **self._place(product[1])))
+        self._found(from_softmax(scores, product, v, output, heads, **self._place(scores.shape[-2], product[1])))
 
     def number_of_heads(self, x: Tensor) -> int:
         """How many heads three dimensions hold, samples and heads in the first; 1 for other tensors."""
@@ -48,9 +48,9 @@ class Reporter:
             return 1
         return self.heads or self._layers.heads(x.shape[0], self._batch)
 
-    def _place(self, k: Tensor) -> dict:
+    def _place(self, n: int, k: Tensor) -> dict:
         rotary = self._layers.attribute("qk_rope_head_dim")
         return {
-            "layer": self._layers.next_name(), "crosses": self._layers.crosses(k.shape[-2]),
+            "layer": self._layers.next_name(), "crosses": self._layers.crosses(n, k),
             "rotary_dim": rotary if isinstance(rotary, int) else None,
         }  # fmt: skip

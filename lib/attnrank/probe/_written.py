@@ -143,6 +143,13 @@ class Written:
             self._report.refused("the product of the softmax with the values has a form that the probe does not know")
             return
         q, k = softmax.product
+        columns, keys, rows = scores.shape[-1], k.shape[-2], values[0].shape[-2]
+        if rows != keys or columns - keys not in (0, 1):  # one more is a sink
+            self._report.refused(
+                f"a softmax over {columns} scores of {keys} keys is multiplied with {rows} values: the probe does not "
+                "know keys or values that are added or left out (null keys)"
+            )
+            return
         if scores.ndim == q.ndim:
             heads = self._report.number_of_heads(scores)
             q, k = (
