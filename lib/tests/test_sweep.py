@@ -382,6 +382,18 @@ def test_a_table_that_was_published_meanwhile_with_fewer_rows_stays_readable(tmp
     assert len(sweep.run("T", simple, sweep.grid(n=[0, 1, 2, 3]), folder=tmp_path)) == 4
 
 
+def test_a_grid_is_read_again_only_if_it_was_written_again(tmp_path, monkeypatch):
+    read = []
+    plain = _session.Table.load_record
+
+    def counted(table):
+        read.append(table)
+        plain(table)
+    monkeypatch.setattr(_session.Table, "load_record", counted)
+    sweep.run("T", simple, sweep.grid(n=range(20)), folder=tmp_path)
+    assert len(read) < 10
+
+
 def test_another_order_that_was_asked_for_meanwhile_is_published(tmp_path):
     function = computed_while(lambda: begun_beside(tmp_path, sweep.grid(n=[1, 0])))
     assert sweep.run("T", function, sweep.grid(n=[0, 1]), folder=tmp_path).n.tolist() == [1, 0]

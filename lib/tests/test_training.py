@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from attnrank import data, training
 from attnrank.data import SOURCES
+from attnrank.experiments.shared.runs import train_or_stop
 from attnrank.models import TransformerConfig
 from attnrank.training import Images, NonFiniteLoss, Recipe, loop, train
 from training_cases import CONFIG, RECIPE, double, images, model, weights
@@ -158,12 +159,30 @@ def test_non_finite_loss_stops_the_run_and_keeps_what_was_good(bad, tmp_path):
 
     source.batch = spoiled
     path = tmp_path / "run.safetensors"
-    with pytest.raises(NonFiniteLoss, match=r"epoch 2, step 2, at the step size .*lower the recipe's rate"):
+    with pytest.raises(NonFiniteLoss, match=r"epoch 2, step 2, at the step size .*lower .* weights after 4 steps$"):
         train(net, source, RECIPE, seed=0, checkpoint=path, started=runs.append)
     assert [entry["epoch"] for entry in runs[0].epochs] == [0, 1]
     stored, record = training.load(path)
     assert record["progress"]["steps"] == 4
     assert all(value.isfinite().all() for value in stored.values())
+
+
+DIVERGING = Recipe(3, batch=64, rate=1e30, clip=None, warmup=0)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("batch", [64, 16])  # one step an epoch: it spoils the weights, and no other step follows
+def test_a_run_that_diverges_is_stopped_and_says_which_step_is_kept(batch, kept, tmp_path):
+    path = tmp_path / "run.safetensors" if kept else None
+    net, recipe = model(dtype=torch.float32), replace(DIVERGING, batch=batch)
+    run, stopped = train_or_stop(net, images(), recipe, seed=0, checkpoint=path)
+    assert [entry["epoch"] for entry in run.epochs] == [0]
+    assert stopped.startswith("the test loss is nan after epoch 1, at the step size 1e+30" if batch == 64 else "the lo")
+    assert stopped.endswith("or clip" if path is None else "or clip; the checkpoint has the weights after 0 steps")
+    if path is not None:
+        assert training.load(path)[1]["progress"]["steps"] == 0
+        again = train_or_stop(model(dtype=torch.float32), images(), recipe, seed=0, checkpoint=path)
+        assert again[1] == stopped
 
 
 # Schedule

@@ -35,6 +35,7 @@ class Session(Table):
         self.entry: dict = {}
         self.declared: dict = {}  # what this session has said of the experiment, and the columns of its settings
         self.opened: Kinds = {}
+        self._read: tuple[int, ...] | None = None  # which file the record was read from
         self.devices: set[str] = set()
 
     def open(self, kinds: Kinds, keys: list[Row], declared: dict, environment: dict[str, str]) -> None:
@@ -93,12 +94,17 @@ class Session(Table):
             self.refuse(self.json, f"another grid: {len(lost)} stored rows are not in this grid, the first {lost[0]}; "
                         f"{fresh}", f"keep the stored settings to extend the table; {over}")
 
+    def load_record(self) -> None:
+        self._read = stamp(self.json)  # before it is read: one that replaces it meanwhile is then read again
+        super().load_record()
+
     def _refuse_begun_anew(self) -> None:
         """Refuse to go on where another process has declared another experiment since this session opened the table.
 
         It may: a table without rows is begun anew, however many processes compute its first row. The lock must be held.
         """
-        self.load_record()
+        if self._read != stamp(self.json):  # a large grid takes long to read
+            self.load_record()
         pairs = [(field, self.record[field], self.declared[field]) for field in SAME]
         pairs.append(("setting columns", list(self.settings.items()), list(self.opened.items())))
         for what, stored, own in pairs:
@@ -199,6 +205,14 @@ class Session(Table):
             for claim in self.folder.glob(f"{self.name}.*.lock"):  # left by processes that were killed
                 with suppress(OSError):
                     claim.unlink()
+
+
+def stamp(path: Path) -> tuple[int, ...] | None:
+    """What tells a file from the one that replaces it; None if there is none."""
+    with suppress(FileNotFoundError):
+        status = path.stat()
+        return status.st_ino, status.st_mtime_ns, status.st_size
+    return None
 
 
 def write(path: Path, text: str) -> None:

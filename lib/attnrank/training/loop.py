@@ -21,6 +21,8 @@ from attnrank.training.measure import attention_ranks
 from attnrank.training.recipe import Recipe, decay_groups, learning_rate
 from attnrank.training.source import Source
 
+REMEDY = "lower the recipe's rate, lengthen its warm-up, or clip"
+
 
 class NonFiniteLoss(RuntimeError):
     """The loss became NaN or infinite, so that the run was stopped."""
@@ -84,8 +86,8 @@ def train(
 
     Raises
     ------
-    NonFiniteLoss : with the epoch, the step, the step size and the gradient's length before; the checkpoint stays that
-        of the last good moment.
+    NonFiniteLoss : the loss of a step or its gradient's length is not finite, or the test loss after an epoch; with the
+        epoch, the step size, and which step the checkpoint is of. It stays as it was written last, before that.
     ValueError : bad argument; a checkpoint that is damaged or of another run.
     """
     seed = _check.integer("seed", seed, minimum=0)
@@ -108,8 +110,10 @@ def train(
     shown = stream is sys.__stderr__ and stream is not None and stream.isatty()
 
     def close_epoch(entry: dict) -> None:
+        tested = source.test(model)
+        _require_finite(tested, f"epoch {entry['epoch']}, at the step size {entry['rate']:.3g}", state.kept)
         ranks = {} if probe is None else {"ranks": attention_ranks(model, probe)}
-        run.epochs.append(entry | source.test(model) | ranks)
+        run.epochs.append(entry | tested | ranks)
         state.save()
         if progress is not None:
             progress(run.epochs[-1])
@@ -122,7 +126,8 @@ def train(
             epoch, step = divmod(run.steps, steps)
             inputs, targets = source.batch(seed, epoch, step, recipe.batch)
             rate = learning_rate(run.steps, total, recipe)
-            loss, right = _step(model, optimizer, recipe, rate, inputs, targets, f"epoch {epoch + 1}, step {step}")
+            where = f"epoch {epoch + 1}, step {step}"
+            loss, right = _step(model, optimizer, recipe, rate, inputs, targets, where, state.kept)
             state.count(loss, right, targets.numel())
             run.steps += 1
             if shown:
@@ -141,9 +146,9 @@ def train(
 
 def _step(
     model: nn.Module, optimizer: torch.optim.Optimizer, recipe: Recipe, rate: float, inputs: Tensor, targets: Tensor,
-    where: str,
+    where: str, kept: str,
 ) -> tuple[float, int]:
-    """One step; return the loss and the number of right answers before it."""
+    """One step; return the loss and the number of right answers before it. ``where``, ``kept``: for the message."""
     model.train()
     for group in optimizer.param_groups:
         group["lr"] = rate
@@ -160,11 +165,18 @@ def _step(
     length = nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], limit).item()
     if not math.isfinite(value) or not math.isfinite(length):
         raise NonFiniteLoss(
-            f"the loss is {value} and its gradient has length {length} in {where}, at the step size {rate:.3g}: lower "
-            "the recipe's rate, lengthen its warm-up, or clip; the weights before this step are in the checkpoint"
+            f"the loss is {value} and its gradient has length {length} in {where}, at the step size {rate:.3g}: "
+            f"{REMEDY}{kept}"
         )
     optimizer.step()
     return value, int((logits.argmax(-1) == targets).sum())
+
+
+def _require_finite(tested: dict, where: str, kept: str) -> None:
+    """Stop a run whose last step of an epoch spoiled the weights: the loss of that step was taken before it."""
+    loss = tested.get("test_loss", 0.0)
+    if not math.isfinite(loss):
+        raise NonFiniteLoss(f"the test loss is {loss} after {where}: {REMEDY}{kept}")
 
 
 def _mixed(model: nn.Module, inputs: Tensor) -> bool:
@@ -186,6 +198,7 @@ class _State:
         self.model, self.optimizer, self.identity, self.path = model, optimizer, identity, path
         self.seconds = _check.real("checkpoint_seconds", seconds, minimum=0)
         self.run = Run()
+        self.kept = ""  # which step the file is of, to end a message with
         self._started = self._saved = time.monotonic()
         self.reset()
 
@@ -221,6 +234,10 @@ class _State:
             tensors |= {f"optimizer.{names[id(value)]}.{kind}": stored for kind, stored in memory.items()}
         epoch = {"total": self.total, "right": self.right, "seen": self.seen}
         files.save(self.path, tensors, {"run": self.identity, "progress": asdict(self.run), "epoch": epoch})
+        self._note_step()
+
+    def _note_step(self) -> None:
+        self.kept = f"; the checkpoint has the weights after {self.run.steps} steps"
 
     def resume(self) -> None:
         """Go on from the file, if there is one."""
@@ -237,4 +254,5 @@ class _State:
                 self.optimizer.state[parameters[name]][kind] = value.to(place)
         self.run = Run(**record["progress"])
         self.run.sessions += 1
+        self._note_step()
         self.total, self.right, self.seen = (record["epoch"][name] for name in ("total", "right", "seen"))
