@@ -156,7 +156,8 @@ class Session(Table):
                 write(self.csv, line_of(self.columns()) + line)
             self._note(seconds, device)
             self.refresh()
-        shutil.rmtree(checkpoint_folder(self.folder, self.name, key), ignore_errors=True)
+        kept = checkpoint_folder(self.folder, self.name, self.declared["version"], key)
+        shutil.rmtree(kept, ignore_errors=True)
         if time.monotonic() - self._saved > SAVE_SECONDS:
             self.save()
 
