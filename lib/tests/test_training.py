@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -198,6 +199,27 @@ def test_schedule():
             training.learning_rate(step, steps, recipe)
 
 
+@pytest.mark.parametrize(("share", "steps", "rising"), [(0.07, 100, 7), (10 / 2100, 2100, 10), (0.1, 30, 3),
+                                                        (0.1, 31, 4), (1.0, 10, 10), (0.0, 10, 1)])  # fmt: skip
+def test_the_warm_up_is_rounded_up_but_not_for_rounding(share, steps, rising):
+    rates = [training.learning_rate(step, steps, Recipe(1, rate=1.0, warmup=share)) for step in range(steps)]
+    assert rates.index(1.0) + 1 == rising
+
+
+@pytest.mark.parametrize(("share", "steps", "last"), [(0.5, 2, 0.25), (0.9, 10, 0.25), (1.0, 10, 1.0), (0.0, 1, 1.0)])
+def test_one_step_after_the_warm_up_is_the_last(share, steps, last):
+    assert training.learning_rate(steps - 1, steps, Recipe(1, rate=1.0, warmup=share, final=0.25)) == last
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_numbers_of_numpy_are_kept_as_plain_ones(kind, tmp_path):
+    half = dict.fromkeys(("rate", "warmup", "final", "decay", "smoothing", "beta1", "beta2", "clip"), kind(0.5))
+    recipe = Recipe(np.int64(1), batch=np.int32(16), **half)
+    assert recipe == Recipe(1, batch=16, **dict.fromkeys(half, 0.5))
+    assert {type(value) for value in vars(recipe).values()} == {int, float}
+    train(model(), images(), recipe, seed=0, checkpoint=tmp_path / "run.safetensors")
+
+
 @pytest.mark.parametrize(("field", "value"), [
     ("epochs", 0), ("batch", 2.5), ("rate", 0.0), ("warmup", 1.5), ("final", -0.1), ("decay", -1.0), ("smoothing", 2.0),
     ("clip", 0.0), ("beta1", 1.0), ("beta2", math.nan),
@@ -220,3 +242,15 @@ def test_bad_arguments_are_refused(tmp_path):
         train(model().requires_grad_(False), images(), RECIPE, seed=0)
     with pytest.raises(ValueError, match="queries_keys"):
         training.attention_ranks(torch.nn.Linear(2, 2), torch.zeros(1, 2))
+    with pytest.raises(ValueError, match="checkpoint must be a file in an existing folder, got .*nowhere"):
+        train(model(), images(), RECIPE, seed=0, checkpoint=tmp_path / "nowhere" / "run.safetensors")
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+@pytest.mark.parametrize("label", [3, -1, -100])
+def test_labels_that_are_no_class_of_the_model_are_refused(part, label):
+    """PyTorch leaves examples of the label -100 out without a word."""
+    source = double(images())
+    getattr(source, f"{part}_labels")[4] = label
+    with pytest.raises(ValueError, match=rf"the labels of {part} must be in 0..2, .* got {label}"):
+        train(model(), source, RECIPE, seed=0)

@@ -195,6 +195,8 @@ class _State:
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, identity: dict, path: Path | None, seconds: float
     ) -> None:
+        if path is not None and not path.parent.is_dir():
+            raise ValueError(f"checkpoint must be a file in an existing folder, got {str(path)!r}")
         self.model, self.optimizer, self.identity, self.path = model, optimizer, identity, path
         self.seconds = _check.real("checkpoint_seconds", seconds, minimum=0)
         self.run = Run()
