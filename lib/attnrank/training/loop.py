@@ -99,7 +99,9 @@ def train(
     if hasattr(model, "config"):  # what no parameter shows: temperature, normalised queries and keys
         config: Any = model.config
         identity["config"] = asdict(config)
-    state = _State(model, optimizer, identity, Path(checkpoint) if checkpoint is not None else None, checkpoint_seconds)
+    path = None if checkpoint is None else Path(checkpoint)
+    details = {} if path is None else _details(model, source)
+    state = _State(model, optimizer, identity, details, path, checkpoint_seconds)
     state.resume()
     run = state.run
     run.device = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
@@ -189,15 +191,23 @@ def _shape(model: nn.Module) -> dict[str, str]:
             for name, value in model.named_parameters()}  # fmt: skip
 
 
+def _details(model: nn.Module, source: Any) -> dict[str, Any]:
+    """What else tells a run from another; a source may say it of its data. Older checkpoints do not have it."""
+    fixed = {name: str(tuple(value.shape)) for name, value in model.named_buffers()}  # positions that are not learned
+    return {"buffers": fixed} | (source.details() if hasattr(source, "details") else {})
+
+
 class _State:
     """All that a run consists of between two steps, and its file."""
 
     def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, identity: dict, path: Path | None, seconds: float
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, identity: dict, details: dict, path: Path | None,
+        seconds: float,
     ) -> None:
         if path is not None and not path.parent.is_dir():
             raise ValueError(f"checkpoint must be a file in an existing folder, got {str(path)!r}")
-        self.model, self.optimizer, self.identity, self.path = model, optimizer, identity, path
+        self.model, self.optimizer, self.path = model, optimizer, path
+        self.identity, self.details = identity, details
         self.seconds = _check.real("checkpoint_seconds", seconds, minimum=0)
         self.run = Run()
         self.kept = ""  # which step the file is of, to end a message with
@@ -235,7 +245,8 @@ class _State:
         for value, memory in self.optimizer.state.items():
             tensors |= {f"optimizer.{names[id(value)]}.{kind}": stored for kind, stored in memory.items()}
         epoch = {"total": self.total, "right": self.right, "seen": self.seen}
-        files.save(self.path, tensors, {"run": self.identity, "progress": asdict(self.run), "epoch": epoch})
+        record = {"run": self.identity, "details": self.details, "progress": asdict(self.run), "epoch": epoch}
+        files.save(self.path, tensors, record)
         self._note_step()
 
     def _note_step(self) -> None:
@@ -245,7 +256,7 @@ class _State:
         """Go on from the file, if there is one."""
         if self.path is None or not self.path.exists():
             return
-        tensors, record = files.load(self.path, run=self.identity)
+        tensors, record = files.load(self.path, run=self.identity, details=self.details)
         weights = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
         self.model.load_state_dict(weights)
         parameters = dict(self.model.named_parameters())
