@@ -22,7 +22,17 @@ def test_a_missing_row_is_named_with_its_table():
     assert join(LEFT, RIGHT, ["n", "d_h"], missing="drop").n.tolist() == [64, 16]
 
 
+def test_rows_that_are_dropped_leave_the_others_as_they_are():
+    right = pd.DataFrame({"n": [16, 64], "d_h": [8, 8], "rank": [2**53 + 1, 3], "whole": [True, False]})
+    joined = join(LEFT[["n", "d_h"]], right, ["n", "d_h"], missing="drop")
+    assert joined.to_dict("list") == {"n": [64, 16], "d_h": [8, 8], "rank": [3, 2**53 + 1], "whole": [False, True]}
+    assert [str(kind) for kind in joined.dtypes] == ["int64", "int64", "int64", "bool"]
+
+
 def test_bad_joins():
+    for left, right, lacking in ((LEFT, RIGHT.drop(columns="d_h"), "bounds"), (LEFT.drop(columns="d_h"), RIGHT, "own")):
+        with pytest.raises(ValueError, match=f"on must name columns of both tables, {lacking} lacks d_h"):
+            join(left, right, ["n", "d_h"], names=("own", "bounds"))
     with pytest.raises(ValueError, match="right has several rows for the same n"):
         join(LEFT, pd.concat([RIGHT, RIGHT]), ["n"])
     with pytest.raises(ValueError, match="missing must be 'refuse' or 'drop', got 'keep'"):

@@ -330,6 +330,76 @@ def test_row_stored_by_another_process_meanwhile(tmp_path):
     assert bytes_of(tmp_path) == b"n,half\n1,0.5\n2,1.0\n" and inner
 
 
+def begun_beside(folder, settings, version=1, repeats=sweep.Rounding(1e-9)):
+    """Another process begins the table, as `sweep.run` does before it computes a row."""
+    table = _session.Session("T", folder)
+    table.open(*_values.columns(settings), _provenance.declaration(simple, "", version, repeats), {})
+
+
+def computed_while(other, at=0):
+    """As `simple`, but at the row ``at`` another process goes on with the same table."""
+    def function(n):
+        if n == at:
+            other()
+        return simple(n)
+    function.__qualname__ = simple.__qualname__
+    return function
+
+
+@pytest.mark.parametrize("change, message", [
+    ({"version": 2}, "with another version, 2 instead of 1; run this sweep again"),
+    ({"repeats": sweep.Exact()}, "with another repeats, .*exact.* instead of .*rounding"),
+    ({"settings": sweep.grid(n=[0, 1], seed=[0])}, "with another setting columns, .*seed.* instead of"),
+    ({"settings": sweep.grid(n=[1, 2])}, r"with another grid, without \{'n': 0\}; run this sweep again"),
+])
+def test_a_row_of_one_experiment_is_not_stored_in_the_table_of_another(change, message, tmp_path):
+    """A table without rows is begun anew, so that another process may do it while the first row is computed."""
+    grid = sweep.grid(n=[0, 1])
+    function = computed_while(lambda: begun_beside(tmp_path, **{"settings": grid} | change))
+    with pytest.raises(RuntimeError, match=rf"another process began this table {message}"):
+        sweep.run("T", function, grid, folder=tmp_path)
+    assert not (tmp_path / "T.csv").exists()
+
+
+def test_a_new_version_has_its_own_numbers_only(tmp_path):
+    grid = sweep.grid(n=[0, 1])
+    function = computed_while(lambda: begun_beside(tmp_path, grid, version=2))
+    with pytest.raises(RuntimeError, match="another version"):
+        sweep.run("T", function, grid, folder=tmp_path)
+    def third(n):
+        return {"half": n / 3}
+    third.__qualname__ = simple.__qualname__
+    sweep.run("T", third, grid, folder=tmp_path, version=2)
+    assert bytes_of(tmp_path) == b"n,half\n0,0.0\n1,0.3333333333333333\n" and record_of(tmp_path)["version"] == 2
+
+
+def test_a_table_that_was_published_meanwhile_with_fewer_rows_stays_readable(tmp_path):
+    few = sweep.grid(n=[0, 1])
+    function = computed_while(lambda: sweep.run("T", simple, few, folder=tmp_path), at=2)
+    with pytest.raises(RuntimeError, match=r"with another grid, without \{'n': 2\}"):
+        sweep.run("T", function, sweep.grid(n=[0, 1, 2, 3]), folder=tmp_path)
+    assert sweep.read("T", folder=tmp_path).n.tolist() == [0, 1]
+    assert len(sweep.run("T", simple, sweep.grid(n=[0, 1, 2, 3]), folder=tmp_path)) == 4
+
+
+def test_a_grid_is_read_again_only_if_it_was_written_again(tmp_path, monkeypatch):
+    read = []
+    plain = _session.Table.load_record
+
+    def counted(table):
+        read.append(table)
+        plain(table)
+    monkeypatch.setattr(_session.Table, "load_record", counted)
+    sweep.run("T", simple, sweep.grid(n=range(20)), folder=tmp_path)
+    assert len(read) < 10
+
+
+def test_another_order_that_was_asked_for_meanwhile_is_published(tmp_path):
+    function = computed_while(lambda: begun_beside(tmp_path, sweep.grid(n=[1, 0])))
+    assert sweep.run("T", function, sweep.grid(n=[0, 1]), folder=tmp_path).n.tolist() == [1, 0]
+    assert sweep.read("T", folder=tmp_path).n.tolist() == [1, 0]
+
+
 # Progress -------------------------------------------------------------------------------------------------------------
 
 def test_no_progress_when_captured(job, tmp_path, capfd):

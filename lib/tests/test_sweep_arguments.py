@@ -179,6 +179,8 @@ def test_results_folder(tmp_path, monkeypatch):
             sweep.results_folder()
     (tmp_path / "book" / "results").mkdir(parents=True)
     assert sweep.results_folder().samefile(tmp_path / "book" / "results")
+    monkeypatch.setenv("ATTNRANK_RESULTS", "")  # as if it were not set
+    assert sweep.results_folder().samefile(tmp_path / "book" / "results")
     monkeypatch.setenv("ATTNRANK_RESULTS", str(deep))
     assert sweep.results_folder() == deep
     assert sweep.results_folder(str(tmp_path)) == tmp_path

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from attnrank import sweep
+from attnrank.sweep import _manner
 
 COUNTING = '''
 import json, sys
@@ -97,6 +98,35 @@ def test_rows_with_all_threads_wait_for_each_other(tmp_path):
     script.write_text(ALONE, encoding="utf-8")
     drivers = [subprocess.Popen([sys.executable, str(script), str(tmp_path), name]) for name in ("A", "B")]
     assert [driver.wait() for driver in drivers] == [0, 0]
+
+
+def test_users_do_not_share_the_lock_of_rows_with_all_threads(tmp_path, monkeypatch):
+    monkeypatch.setattr(_manner.tempfile, "gettempdir", lambda: str(tmp_path))
+    names = []
+    for user in (1000, 1001):
+        monkeypatch.setattr(_manner.os, "getuid", lambda number=user: number, raising=False)
+        with _manner._alone() as lock:
+            names.append(Path(lock.lock_file).name)
+    assert names == ["attnrank-alone-1000.lock", "attnrank-alone-1001.lock"]
+
+
+def test_a_new_version_begins_anew(tmp_path):
+    """What a row of the version before had kept is not gone on from, though both files of the table were deleted."""
+    def old(n, folder):
+        (folder / "half").write_text("0.25")
+        raise KeyboardInterrupt
+
+    def new(n, folder):
+        assert not any(folder.iterdir())
+        return {"half": n / 2}
+
+    grid = sweep.grid(n=[1])
+    with pytest.raises(KeyboardInterrupt):
+        sweep.run("T", old, grid, folder=tmp_path, checkpoint=True)
+    assert len(list(tmp_path.glob("T.*.partial"))) == 1
+    for file in (tmp_path / "T.json", tmp_path / "T.csv"):
+        file.unlink(missing_ok=True)
+    assert sweep.run("T", new, grid, folder=tmp_path, checkpoint=True, version=2).half.tolist() == [0.5]
 
 
 def test_places_that_do_not_suit(tmp_path):

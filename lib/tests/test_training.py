@@ -9,12 +9,14 @@ import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
 from attnrank import data, training
 from attnrank.data import SOURCES
+from attnrank.experiments.shared.runs import train_or_stop
 from attnrank.models import TransformerConfig
 from attnrank.training import Images, NonFiniteLoss, Recipe, loop, train
 from training_cases import CONFIG, RECIPE, double, images, model, weights
@@ -158,12 +160,30 @@ def test_non_finite_loss_stops_the_run_and_keeps_what_was_good(bad, tmp_path):
 
     source.batch = spoiled
     path = tmp_path / "run.safetensors"
-    with pytest.raises(NonFiniteLoss, match=r"epoch 2, step 2, at the step size .*lower the recipe's rate"):
+    with pytest.raises(NonFiniteLoss, match=r"epoch 2, step 2, at the step size .*lower .* weights after 4 steps$"):
         train(net, source, RECIPE, seed=0, checkpoint=path, started=runs.append)
     assert [entry["epoch"] for entry in runs[0].epochs] == [0, 1]
     stored, record = training.load(path)
     assert record["progress"]["steps"] == 4
     assert all(value.isfinite().all() for value in stored.values())
+
+
+DIVERGING = Recipe(3, batch=64, rate=1e30, clip=None, warmup=0)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("batch", [64, 16])  # one step an epoch: it spoils the weights, and no other step follows
+def test_a_run_that_diverges_is_stopped_and_says_which_step_is_kept(batch, kept, tmp_path):
+    path = tmp_path / "run.safetensors" if kept else None
+    net, recipe = model(dtype=torch.float32), replace(DIVERGING, batch=batch)
+    run, stopped = train_or_stop(net, images(), recipe, seed=0, checkpoint=path)
+    assert [entry["epoch"] for entry in run.epochs] == [0]
+    assert stopped.startswith("the test loss is nan after epoch 1, at the step size 1e+30" if batch == 64 else "the lo")
+    assert stopped.endswith("or clip" if path is None else "or clip; the checkpoint has the weights after 0 steps")
+    if path is not None:
+        assert training.load(path)[1]["progress"]["steps"] == 0
+        again = train_or_stop(model(dtype=torch.float32), images(), recipe, seed=0, checkpoint=path)
+        assert again[1] == stopped
 
 
 # Schedule
@@ -177,6 +197,27 @@ def test_schedule():
     for step, steps in ((10, 10), (-1, 10), (0, 0)):
         with pytest.raises(ValueError, match="step"):
             training.learning_rate(step, steps, recipe)
+
+
+@pytest.mark.parametrize(("share", "steps", "rising"), [(0.07, 100, 7), (10 / 2100, 2100, 10), (0.1, 30, 3),
+                                                        (0.1, 31, 4), (1.0, 10, 10), (0.0, 10, 1)])  # fmt: skip
+def test_the_warm_up_is_rounded_up_but_not_for_rounding(share, steps, rising):
+    rates = [training.learning_rate(step, steps, Recipe(1, rate=1.0, warmup=share)) for step in range(steps)]
+    assert rates.index(1.0) + 1 == rising
+
+
+@pytest.mark.parametrize(("share", "steps", "last"), [(0.5, 2, 0.25), (0.9, 10, 0.25), (1.0, 10, 1.0), (0.0, 1, 1.0)])
+def test_one_step_after_the_warm_up_is_the_last(share, steps, last):
+    assert training.learning_rate(steps - 1, steps, Recipe(1, rate=1.0, warmup=share, final=0.25)) == last
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_numbers_of_numpy_are_kept_as_plain_ones(kind, tmp_path):
+    half = dict.fromkeys(("rate", "warmup", "final", "decay", "smoothing", "beta1", "beta2", "clip"), kind(0.5))
+    recipe = Recipe(np.int64(1), batch=np.int32(16), **half)
+    assert recipe == Recipe(1, batch=16, **dict.fromkeys(half, 0.5))
+    assert {type(value) for value in vars(recipe).values()} == {int, float}
+    train(model(), images(), recipe, seed=0, checkpoint=tmp_path / "run.safetensors")
 
 
 @pytest.mark.parametrize(("field", "value"), [
@@ -201,3 +242,15 @@ def test_bad_arguments_are_refused(tmp_path):
         train(model().requires_grad_(False), images(), RECIPE, seed=0)
     with pytest.raises(ValueError, match="queries_keys"):
         training.attention_ranks(torch.nn.Linear(2, 2), torch.zeros(1, 2))
+    with pytest.raises(ValueError, match="checkpoint must be a file in an existing folder, got .*nowhere"):
+        train(model(), images(), RECIPE, seed=0, checkpoint=tmp_path / "nowhere" / "run.safetensors")
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+@pytest.mark.parametrize("label", [3, -1, -100])
+def test_labels_that_are_no_class_of_the_model_are_refused(part, label):
+    """PyTorch leaves examples of the label -100 out without a word."""
+    source = double(images())
+    getattr(source, f"{part}_labels")[4] = label
+    with pytest.raises(ValueError, match=rf"the labels of {part} must be in 0..2, .* got {label}"):
+        train(model(), source, RECIPE, seed=0)

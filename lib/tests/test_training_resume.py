@@ -133,6 +133,35 @@ def test_one_epoch_more_is_another_run(tmp_path):
     assert path.read_bytes() == before
 
 
+def permuted(source, *names):
+    """The same source, the rows of these tensors in reverse: the sums of the identity stay the same."""
+    for name in names:
+        setattr(source, name, getattr(source, name).flip(0))
+    return source
+
+
+@pytest.mark.parametrize("shown, positions, source", [
+    ("mean", "sinusoidal", images(mean=(0.0, 90.0))),
+    ("std", "sinusoidal", images(std=(1.0, 50.0))),
+    ("sha256", "sinusoidal", permuted(images(), "train_inputs", "train_labels")),
+    ("sha256", "sinusoidal", permuted(images(), "test_labels")),
+    ("buffers", "none", images()),
+])
+def test_runs_that_no_parameter_and_no_sum_tells_apart_are_refused(shown, positions, source, tmp_path):
+    """But not where the checkpoint does not say: those written before it did are gone on from as they were."""
+    path = tmp_path / "run.safetensors"
+    train(model(positions="sinusoidal"), double(images()), RECIPE, seed=0, checkpoint=path)
+    before = path.read_bytes()
+    net, source = model(positions=positions), double(source)
+    with pytest.raises(ValueError, match=f"another run: {shown}.*delete the file"):
+        train(net, source, RECIPE, seed=0, checkpoint=path)
+    assert path.read_bytes() == before
+    tensors, record = training.load(path)
+    del record["details"]
+    training.save(path, tensors, record)
+    assert train(net, source, RECIPE, seed=0, checkpoint=path).sessions == 2
+
+
 @pytest.mark.parametrize("damage", ["cut", "flipped", "record", "foreign", "text", "empty"])
 def test_damaged_and_foreign_checkpoints_are_refused(damage, tmp_path):
     path = tmp_path / "run.safetensors"

@@ -112,6 +112,8 @@ def test_a_run_that_is_interrupted_ends_with_the_same_bits(stop, tmp_path):
     for other in (source(hide=0.3), source(hide=0.2, name="other"), source(count=202, hide=0.2)):
         with pytest.raises(ValueError, match="another run: data"):
             train(model(), other, recipe, seed=1, probe=probe, checkpoint=path)
+    with pytest.raises(ValueError, match="another run: unknown is 1, not 2"):
+        train(model(), source(hide=0.2, unknown=2), recipe, seed=1, probe=probe, checkpoint=path)
 
 
 def test_flops_of_a_text_are_those_of_the_counter_of_torch():

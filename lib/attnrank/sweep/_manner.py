@@ -5,6 +5,7 @@ A function so wrapped can be sent to another process, as it could before.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -46,11 +47,11 @@ class Manner:
         if self.checkpoint and cluster is not None:
             raise ValueError("cluster must be left out for a table whose rows keep checkpoints in the folder")
 
-    def wrap(self, function: Callable[..., Setting], name: str, folder: Path) -> Callable[..., Setting]:
+    def wrap(self, function: Callable[..., Setting], name: str, folder: Path, version: int) -> Callable[..., Setting]:
         """Return the function of one setting that computes a row of the table ``name`` in this manner."""
         if self == Manner():
             return function
-        return _Wrapped(function, name, folder, torch.get_num_threads() if self.threads == "all" else 1, self)
+        return _Wrapped(function, name, folder, version, torch.get_num_threads() if self.threads == "all" else 1, self)
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class _Wrapped:
     function: Callable[..., Setting]
     name: str
     folder: Path
+    version: int
     threads: int
     manner: Manner
 
@@ -68,16 +70,16 @@ class _Wrapped:
             try:
                 if not self.manner.checkpoint:
                     return self.function(**setting)
-                kept = checkpoint_folder(self.folder, self.name, tuple(setting.values()))
+                kept = checkpoint_folder(self.folder, self.name, self.version, tuple(setting.values()))
                 kept.mkdir(exist_ok=True)
                 return self.function(**setting, folder=kept)
             finally:
                 torch.set_num_threads(before)
 
 
-def checkpoint_folder(folder: Path, name: str, key: Row) -> Path:
-    """Where a row keeps what it has done: beside the table, named by the row."""
-    return folder / f"{name}.{row_name(key)}.partial"
+def checkpoint_folder(folder: Path, name: str, version: int, key: Row) -> Path:
+    """Where a row keeps what it has done: beside the table, named by the row and the version of its function."""
+    return folder / f"{name}.{row_name(key)}.{version}.partial"
 
 
 def row_name(key: Row) -> str:
@@ -86,4 +88,6 @@ def row_name(key: Row) -> str:
 
 
 def _alone() -> AbstractContextManager:
-    return FileLock(Path(tempfile.gettempdir()) / "attnrank-alone.lock")
+    """The lock of this user's rows that use all threads; another user could not open it, and has another."""
+    user = os.getuid() if hasattr(os, "getuid") else "user"  # Windows has a temporary folder for each user
+    return FileLock(Path(tempfile.gettempdir()) / f"attnrank-alone-{user}.lock")

@@ -22,10 +22,10 @@ PACKAGE = Path(__file__).parents[1]
 def results_folder(folder: str | Path | None = None) -> Path:
     """Return the folder of the published tables.
 
-    That is the argument, else the environment variable ATTNRANK_RESULTS, else the nearest ``book/results`` in the
-    current folder or its parents. Raises ValueError if it does not exist.
+    That is the argument, else the environment variable ATTNRANK_RESULTS unless it is empty, else the nearest
+    ``book/results`` in the current folder or its parents. Raises ValueError if it does not exist.
     """
-    for source, path in (("folder", folder), ("ATTNRANK_RESULTS", os.environ.get("ATTNRANK_RESULTS"))):
+    for source, path in (("folder", folder), ("ATTNRANK_RESULTS", os.environ.get("ATTNRANK_RESULTS") or None)):
         if path is not None:
             if not Path(path).is_dir():
                 raise ValueError(f"{source} must be an existing folder, got {str(path)!r}")

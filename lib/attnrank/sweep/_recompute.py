@@ -68,7 +68,7 @@ def recompute(name: str, function: Callable[..., dict], *, generator: torch.Gene
     drawn = torch.randperm(len(accepted), generator=generator)[:rows].tolist()
     sample = sorted(accepted[index] for index in drawn)
     with tempfile.TemporaryDirectory() as kept:
-        function = Manner(threads, checkpoint).wrap(function, name, Path(kept))
+        function = Manner(threads, checkpoint).wrap(function, name, Path(kept), table.record["version"])
         again = [_recomputed(table, function, index) for index in sample]
     return frame(table.columns(), again, sample)
 
@@ -82,8 +82,9 @@ def differences(name: str, function: Callable[..., dict], *, rows: Iterable[int]
     table = _published(name, folder)
     for index in rows:
         with tempfile.TemporaryDirectory() as kept:
+            wrapped = Manner(threads, checkpoint).wrap(function, name, Path(kept), table.record["version"])
             try:
-                _recomputed(table, Manner(threads, checkpoint).wrap(function, name, Path(kept)), index)
+                _recomputed(table, wrapped, index)
             except ValueError as difference:
                 yield index, str(difference)
             else:

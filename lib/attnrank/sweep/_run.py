@@ -95,7 +95,7 @@ def run(name: str, function: Callable[..., dict], settings: Iterable[Setting], *
         table.open(kinds, keys, declared, environment())
         try:
             try:
-                _fill(table, manner.wrap(function, name, table.folder), keys, pool)
+                _fill(table, manner.wrap(function, name, table.folder, version), keys, pool)
             finally:
                 for key in list(table.claims):
                     table.release(key)

@@ -22,6 +22,7 @@ from attnrank.sweep._tabletext import json_text, line_of, pack, sha256
 from attnrank.sweep._values import Kinds, Row, Value, kinds_of
 
 SAVE_SECONDS = 10  # how often the JSON records the progress of a session
+SAME = ("version", "function", "repeats")  # what sessions that share a table have in common
 
 
 class Session(Table):
@@ -32,10 +33,14 @@ class Session(Table):
         self.lock = FileLock(folder / f"{name}.lock")
         self.claims: dict[Row, FileLock] = {}
         self.entry: dict = {}
+        self.declared: dict = {}  # what this session has said of the experiment, and the columns of its settings
+        self.opened: Kinds = {}
+        self._read: tuple[int, ...] | None = None  # which file the record was read from
         self.devices: set[str] = set()
 
     def open(self, kinds: Kinds, keys: list[Row], declared: dict, environment: dict[str, str]) -> None:
         """Begin a table, or continue a stored one whose rows all belong to the grid and are of this version."""
+        self.declared, self.opened = declared, kinds
         with self.lock:
             if self.json.exists() or self.csv.exists():
                 self.load()
@@ -89,6 +94,30 @@ class Session(Table):
             self.refuse(self.json, f"another grid: {len(lost)} stored rows are not in this grid, the first {lost[0]}; "
                         f"{fresh}", f"keep the stored settings to extend the table; {over}")
 
+    def load_record(self) -> None:
+        self._read = stamp(self.json)  # before it is read: one that replaces it meanwhile is then read again
+        super().load_record()
+
+    def _refuse_begun_anew(self) -> None:
+        """Refuse to go on where another process has declared another experiment since this session opened the table.
+
+        It may: a table without rows is begun anew, however many processes compute its first row. The lock must be held.
+        """
+        if self._read != stamp(self.json):  # a large grid takes long to read
+            self.load_record()
+        pairs = [(field, self.record[field], self.declared[field]) for field in SAME]
+        pairs.append(("setting columns", list(self.settings.items()), list(self.opened.items())))
+        for what, stored, own in pairs:
+            if stored != own:
+                self.refuse(self.json, f"another process began this table with another {what}, {stored} instead of "
+                            f"{own}", "run this sweep again, or under another name")
+
+    def _refuse_unknown(self, key: Row) -> None:
+        """Refuse a row that is not in the grid that another process has given the table meanwhile."""
+        if key not in self._known:
+            self.refuse(self.json, f"another process began this table with another grid, without {self.setting(key)}",
+                        "run this sweep again, or under another name")
+
     def claim(self, key: Row) -> bool:
         """Reserve a missing row for this process; False if it is stored, or another process computes it."""
         claim = FileLock(self.folder / f"{self.name}.{row_name(key)}.lock")
@@ -112,11 +141,11 @@ class Session(Table):
     def store(self, key: Row, result: dict[str, Value], seconds: float = 0.0, device: str | None = None) -> None:
         """Append a row, unless it is stored already, and note what it took."""
         with self.lock:
+            self._refuse_begun_anew()
+            self._refuse_unknown(key)
             self.refresh()
             if key in self.rows:
                 return
-            if self.results is None:  # another process may have stored the first row
-                self.load_record()
             line = line_of(key + self.ordered(result))
             if self.lines:
                 self._append(line)
@@ -127,7 +156,8 @@ class Session(Table):
                 write(self.csv, line_of(self.columns()) + line)
             self._note(seconds, device)
             self.refresh()
-        shutil.rmtree(checkpoint_folder(self.folder, self.name, key), ignore_errors=True)
+        kept = checkpoint_folder(self.folder, self.name, self.declared["version"], key)
+        shutil.rmtree(kept, ignore_errors=True)
         if time.monotonic() - self._saved > SAVE_SECONDS:
             self.save()
 
@@ -163,19 +193,27 @@ class Session(Table):
     def publish(self, keys: list[Row]) -> None:
         """Sort the complete table, replace the file in one step, and record its checksum."""
         with self.lock:
+            self._refuse_begun_anew()
             self.refresh()
-            self.load_record()
-            if self.keys != keys:
+            if set(self.keys) != set(keys):
                 self.refuse(self.json, "another process is computing another grid for this table", "run that sweep")
             if self.complete:  # another process was faster
                 return
-            self.rows = {key: self.rows[key] for key in keys}
+            self.rows = {key: self.rows[key] for key in self.keys}  # the order in which it was begun last
             text = self.text()
             write(self.csv, text)
             self.save(status="complete", rows=len(keys), sha256=sha256(text))
             for claim in self.folder.glob(f"{self.name}.*.lock"):  # left by processes that were killed
                 with suppress(OSError):
                     claim.unlink()
+
+
+def stamp(path: Path) -> tuple[int, ...] | None:
+    """What tells a file from the one that replaces it; None if there is none."""
+    with suppress(FileNotFoundError):
+        status = path.stat()
+        return status.st_ino, status.st_mtime_ns, status.st_size
+    return None
 
 
 def write(path: Path, text: str) -> None:

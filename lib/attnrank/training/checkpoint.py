@@ -38,12 +38,15 @@ def save(path: str | Path, tensors: Mapping[str, Tensor], record: Mapping) -> No
         temporary.unlink(missing_ok=True)
 
 
-def load(path: str | Path, *, run: Mapping | None = None) -> tuple[dict[str, Tensor], dict]:
+def load(
+    path: str | Path, *, run: Mapping | None = None, details: Mapping | None = None
+) -> tuple[dict[str, Tensor], dict]:
     """Return tensors and record of a file, checked.
 
-    ``run`` is what the record must say under "run"; None asks for nothing. Raises ValueError for a file that is
-    damaged, of another format, or of another run, with what differs and what to do; FileNotFoundError where there is
-    none.
+    ``run`` is what the record must say under "run"; None asks for nothing. ``details`` is what it must say under
+    "details" of the names that it has there: files that were written before a name came in lack it. Raises ValueError
+    for a file that is damaged, of another format, or of another run, with what differs and what to do;
+    FileNotFoundError where there is none.
     """
     _require_safetensors()
     from safetensors import SafetensorError, safe_open
@@ -65,6 +68,10 @@ def load(path: str | Path, *, run: Mapping | None = None) -> tuple[dict[str, Ten
     record = json.loads(text)
     if run is not None and record.get("run") != json.loads(json.dumps(run)):
         _refuse(path, f"it belongs to another run: {_differences(record.get('run') or {}, run)}")
+    stored = record.get("details", {})
+    wanted = {name: value for name, value in (details or {}).items() if name in stored}
+    if other := _differences({name: stored[name] for name in wanted}, wanted):
+        _refuse(path, f"it belongs to another run: {other}")
     return tensors, record
 
 

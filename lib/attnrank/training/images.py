@@ -79,6 +79,10 @@ class Images(Labelled):
         """What the data are, and the augmentation."""
         return super().describe() | {"pad": self.pad, "flip": self.flip}
 
+    def details(self) -> dict[str, object]:
+        """The checksum, and what the grey values are standardised with."""
+        return super().details() | {"mean": self.mean.flatten().tolist(), "std": self.std.flatten().tolist()}
+
     def drawn(self, inputs: UInt8[Tensor, "batch c height width"], generator: torch.Generator) -> Tensor:
         """Augmented, standardised images (float32)."""
         return self.standardised(crop_and_flip(inputs, pad=self.pad, flip=self.flip, generator=generator))

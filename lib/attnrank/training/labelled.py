@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, TypeVar
 
 import torch
@@ -56,6 +57,13 @@ class Labelled:
         sums = [int(values.sum(dtype=torch.int64)) for values in parts]
         return {"name": self.name, "train": len(self.train_inputs), "test": len(self.test_inputs), "sums": sums}
 
+    def details(self) -> dict[str, object]:
+        """What tells the data from others that `describe` does not: the checksum of all examples and labels."""
+        digest = hashlib.sha256()
+        for values in (self.train_inputs, self.train_labels, self.test_inputs, self.test_labels):
+            digest.update(values.cpu().contiguous().numpy().tobytes())
+        return {"sha256": digest.hexdigest()}
+
     def steps(self, batch: int) -> int:
         """Batches an epoch."""
         return -(-len(self.train_inputs) // batch)
@@ -70,13 +78,26 @@ class Labelled:
 
     @torch.no_grad()
     def test(self, model: Any) -> dict[str, float]:
-        """Mean cross-entropy and accuracy on the test examples."""
+        """Mean cross-entropy and accuracy on the test examples.
+
+        Raises ValueError for labels, of the test or of training, that are no class of the model.
+        """
         model.eval()
         loss, right = 0.0, 0
         for start in range(0, len(self.test_inputs), self.test_batch):
             rows = slice(start, start + self.test_batch)
             logits = model(self.seen(self.test_inputs[rows])).double()
+            if not start:
+                self._require_classes(logits.shape[-1])
             labels = self.test_labels[rows]
             loss += F.cross_entropy(logits, labels, reduction="sum").item()
             right += int((logits.argmax(-1) == labels).sum())
         return {"test_loss": loss / len(self.test_inputs), "test_accuracy": right / len(self.test_inputs)}
+
+    def _require_classes(self, classes: int) -> None:
+        """Refuse labels that are no class: cross-entropy leaves those of -100 out without a word."""
+        for part, labels in (("train", self.train_labels), ("test", self.test_labels)):
+            wrong = labels[(labels < 0) | (labels >= classes)]
+            if len(wrong):
+                raise ValueError(f"the labels of {part} must be in 0..{classes - 1}, the classes of the model, got "
+                                 f"{int(wrong[0])}")

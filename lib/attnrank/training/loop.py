@@ -21,6 +21,8 @@ from attnrank.training.measure import attention_ranks
 from attnrank.training.recipe import Recipe, decay_groups, learning_rate
 from attnrank.training.source import Source
 
+REMEDY = "lower the recipe's rate, lengthen its warm-up, or clip"
+
 
 class NonFiniteLoss(RuntimeError):
     """The loss became NaN or infinite, so that the run was stopped."""
@@ -84,8 +86,8 @@ def train(
 
     Raises
     ------
-    NonFiniteLoss : with the epoch, the step, the step size and the gradient's length before; the checkpoint stays that
-        of the last good moment.
+    NonFiniteLoss : the loss of a step or its gradient's length is not finite, or the test loss after an epoch; with the
+        epoch, the step size, and which step the checkpoint is of. It stays as it was written last, before that.
     ValueError : bad argument; a checkpoint that is damaged or of another run.
     """
     seed = _check.integer("seed", seed, minimum=0)
@@ -97,7 +99,9 @@ def train(
     if hasattr(model, "config"):  # what no parameter shows: temperature, normalised queries and keys
         config: Any = model.config
         identity["config"] = asdict(config)
-    state = _State(model, optimizer, identity, Path(checkpoint) if checkpoint is not None else None, checkpoint_seconds)
+    path = None if checkpoint is None else Path(checkpoint)
+    details = {} if path is None else _details(model, source)
+    state = _State(model, optimizer, identity, details, path, checkpoint_seconds)
     state.resume()
     run = state.run
     run.device = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
@@ -108,8 +112,10 @@ def train(
     shown = stream is sys.__stderr__ and stream is not None and stream.isatty()
 
     def close_epoch(entry: dict) -> None:
+        tested = source.test(model)
+        _require_finite(tested, f"epoch {entry['epoch']}, at the step size {entry['rate']:.3g}", state.kept)
         ranks = {} if probe is None else {"ranks": attention_ranks(model, probe)}
-        run.epochs.append(entry | source.test(model) | ranks)
+        run.epochs.append(entry | tested | ranks)
         state.save()
         if progress is not None:
             progress(run.epochs[-1])
@@ -122,7 +128,8 @@ def train(
             epoch, step = divmod(run.steps, steps)
             inputs, targets = source.batch(seed, epoch, step, recipe.batch)
             rate = learning_rate(run.steps, total, recipe)
-            loss, right = _step(model, optimizer, recipe, rate, inputs, targets, f"epoch {epoch + 1}, step {step}")
+            where = f"epoch {epoch + 1}, step {step}"
+            loss, right = _step(model, optimizer, recipe, rate, inputs, targets, where, state.kept)
             state.count(loss, right, targets.numel())
             run.steps += 1
             if shown:
@@ -141,9 +148,9 @@ def train(
 
 def _step(
     model: nn.Module, optimizer: torch.optim.Optimizer, recipe: Recipe, rate: float, inputs: Tensor, targets: Tensor,
-    where: str,
+    where: str, kept: str,
 ) -> tuple[float, int]:
-    """One step; return the loss and the number of right answers before it."""
+    """One step; return the loss and the number of right answers before it. ``where``, ``kept``: for the message."""
     model.train()
     for group in optimizer.param_groups:
         group["lr"] = rate
@@ -160,11 +167,18 @@ def _step(
     length = nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], limit).item()
     if not math.isfinite(value) or not math.isfinite(length):
         raise NonFiniteLoss(
-            f"the loss is {value} and its gradient has length {length} in {where}, at the step size {rate:.3g}: lower "
-            "the recipe's rate, lengthen its warm-up, or clip; the weights before this step are in the checkpoint"
+            f"the loss is {value} and its gradient has length {length} in {where}, at the step size {rate:.3g}: "
+            f"{REMEDY}{kept}"
         )
     optimizer.step()
     return value, int((logits.argmax(-1) == targets).sum())
+
+
+def _require_finite(tested: dict, where: str, kept: str) -> None:
+    """Stop a run whose last step of an epoch spoiled the weights: the loss of that step was taken before it."""
+    loss = tested.get("test_loss", 0.0)
+    if not math.isfinite(loss):
+        raise NonFiniteLoss(f"the test loss is {loss} after {where}: {REMEDY}{kept}")
 
 
 def _mixed(model: nn.Module, inputs: Tensor) -> bool:
@@ -177,15 +191,26 @@ def _shape(model: nn.Module) -> dict[str, str]:
             for name, value in model.named_parameters()}  # fmt: skip
 
 
+def _details(model: nn.Module, source: Any) -> dict[str, Any]:
+    """What else tells a run from another; a source may say it of its data. Older checkpoints do not have it."""
+    fixed = {name: str(tuple(value.shape)) for name, value in model.named_buffers()}  # positions that are not learned
+    return {"buffers": fixed} | (source.details() if hasattr(source, "details") else {})
+
+
 class _State:
     """All that a run consists of between two steps, and its file."""
 
     def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, identity: dict, path: Path | None, seconds: float
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, identity: dict, details: dict, path: Path | None,
+        seconds: float,
     ) -> None:
-        self.model, self.optimizer, self.identity, self.path = model, optimizer, identity, path
+        if path is not None and not path.parent.is_dir():
+            raise ValueError(f"checkpoint must be a file in an existing folder, got {str(path)!r}")
+        self.model, self.optimizer, self.path = model, optimizer, path
+        self.identity, self.details = identity, details
         self.seconds = _check.real("checkpoint_seconds", seconds, minimum=0)
         self.run = Run()
+        self.kept = ""  # which step the file is of, to end a message with
         self._started = self._saved = time.monotonic()
         self.reset()
 
@@ -220,13 +245,18 @@ class _State:
         for value, memory in self.optimizer.state.items():
             tensors |= {f"optimizer.{names[id(value)]}.{kind}": stored for kind, stored in memory.items()}
         epoch = {"total": self.total, "right": self.right, "seen": self.seen}
-        files.save(self.path, tensors, {"run": self.identity, "progress": asdict(self.run), "epoch": epoch})
+        record = {"run": self.identity, "details": self.details, "progress": asdict(self.run), "epoch": epoch}
+        files.save(self.path, tensors, record)
+        self._note_step()
+
+    def _note_step(self) -> None:
+        self.kept = f"; the checkpoint has the weights after {self.run.steps} steps"
 
     def resume(self) -> None:
         """Go on from the file, if there is one."""
         if self.path is None or not self.path.exists():
             return
-        tensors, record = files.load(self.path, run=self.identity)
+        tensors, record = files.load(self.path, run=self.identity, details=self.details)
         weights = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
         self.model.load_state_dict(weights)
         parameters = dict(self.model.named_parameters())
@@ -237,4 +267,5 @@ class _State:
                 self.optimizer.state[parameters[name]][kind] = value.to(place)
         self.run = Run(**record["progress"])
         self.run.sessions += 1
+        self._note_step()
         self.total, self.right, self.seen = (record["epoch"][name] for name in ("total", "right", "seen"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import nn
@@ -20,8 +21,9 @@ class Recipe:
     ----------
     epochs, batch : passes over the data, and examples a step, at least 1.
     rate : the highest step size, > 0.
-    warmup : share of all steps in which the step size rises to ``rate``, in [0, 1].
-    final : step size of the last step as a share of ``rate``, in [0, 1].
+    warmup : share of all steps, rounded up to whole ones, in which the step size rises to ``rate``, in [0, 1].
+    final : step size of the last step as a share of ``rate``, in [0, 1]; without a step behind the warm-up, and in a
+        run of one step, the last step has ``rate``.
     decay : decoupled weight decay of matrices; biases, gains, positions, class token and temperatures do not decay.
     smoothing : label smoothing, in [0, 1] (Szegedy et al. 2016).
     clip : largest length of the gradient of all parameters together, > 0; None does not clip.
@@ -43,15 +45,19 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch"):
-            _check.integer(name, getattr(self, name), minimum=1)
-        _check.real("rate", self.rate, above=0)
-        _check.real("decay", self.decay, minimum=0)
+            self._keep(name, _check.integer, minimum=1)
+        self._keep("rate", _check.real, above=0)
+        self._keep("decay", _check.real, minimum=0)
         for name in ("warmup", "final", "smoothing"):
-            _check.real(name, getattr(self, name), minimum=0, maximum=1)
+            self._keep(name, _check.real, minimum=0, maximum=1)
         for name in ("beta1", "beta2"):
-            _check.real(name, getattr(self, name), minimum=0, maximum=1 - 1e-9)
+            self._keep(name, _check.real, minimum=0, maximum=1 - 1e-9)
         if self.clip is not None:
-            _check.real("clip", self.clip, above=0)
+            self._keep("clip", _check.real, above=0)
+
+    def _keep(self, name: str, check: Callable[..., float], **bounds: float) -> None:
+        """Check a field and make it a plain number, which a checkpoint can hold: NumPy's are none."""
+        object.__setattr__(self, name, check(name, getattr(self, name), **bounds))
 
 
 def learning_rate(step: int, steps: int, recipe: Recipe) -> float:
@@ -63,9 +69,11 @@ def learning_rate(step: int, steps: int, recipe: Recipe) -> float:
     step = _check.integer("step", step, minimum=0)
     if step >= steps:
         raise ValueError(f"step must be below the {steps} steps of the run, got {step}")
-    rising = math.ceil(recipe.warmup * steps)
+    rising = math.ceil(recipe.warmup * steps - 1e-9)  # 0.07 * 100 is a little more than 7
     if step < rising:
         return recipe.rate * (step + 1) / rising
+    if step == steps - 1 > 0:
+        return recipe.rate * recipe.final
     progress = (step - rising) / max(1, steps - 1 - rising)
     return recipe.rate * (recipe.final + (1 - recipe.final) * (1 + math.cos(math.pi * progress)) / 2)
 

@@ -55,6 +55,10 @@ class Sequences(Labelled):
         """What the data are, and how much is hidden."""
         return super().describe() | {"length": self.train_inputs.shape[1], "hide": self.hide}
 
+    def details(self) -> dict[str, object]:
+        """The checksum, and what hidden tokens are replaced by."""
+        return super().details() | {"unknown": self.unknown}
+
     def order(self, generator: torch.Generator, batch: int) -> Int64[Tensor, " rows"]:
         """Batches of similar lengths in a random order; the smaller last batch stays the last."""
         drawn = super().order(generator, batch)
