@@ -81,7 +81,8 @@ class Images(Labelled):
 
     def details(self) -> dict[str, object]:
         """The checksum, and what the grey values are standardised with."""
-        return super().details() | {"mean": self.mean.flatten().tolist(), "std": self.std.flatten().tolist()}
+        mean, std = ([round(x, 4) for x in values.flatten().tolist()] for values in (self.mean, self.std))
+        return super().details() | {"mean": mean, "std": std}  # rounded: another processor sums in another order
 
     def drawn(self, inputs: UInt8[Tensor, "batch c height width"], generator: torch.Generator) -> Tensor:
         """Augmented, standardised images (float32)."""
