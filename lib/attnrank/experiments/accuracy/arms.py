@@ -91,7 +91,7 @@ def judging(base: Setting) -> list[Setting]:
     """Every arm of the predictions: `core`, then more of the same, then weights tied or frozen, sharper scores."""
     norms = [base | {"qk_dim": d, "intervention": "qk_norm"} for d in (1, 4)]
     full = [base | {"intervention": name} for name in ("tied", "frozen", "sharp")]
-    return [*core(base), base | {"qk_dim": 4}, base | {"value_dim": 2}, *norms, *full]
+    return [*core(base), *norms, base | {"qk_dim": 4}, *full, base | {"value_dim": 2}]
 
 
 def deciding(base: Setting) -> list[Setting]:
