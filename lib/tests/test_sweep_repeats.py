@@ -127,6 +127,28 @@ def test_standard_errors_by_the_value_of_a_column():
         assert repeats.difference(row, row | {"mean": 2 + 1.01 * margin}, 50).startswith("mean is 2.0")
 
 
+def test_whole_numbers_with_a_standard_error_have_a_margin():
+    repeats = Statistical({"steps": 10.0})
+    row = {"steps": 100, "n": 4, "stopped": False}
+    margin = repeats.margin("steps", row, 50)
+    assert repeats.difference(row, row | {"steps": 100 + int(margin)}, 50) is None
+    for change in ({"steps": 101 + int(margin)}, {"n": 5}, {"stopped": True}):
+        assert repeats.difference(row, row | change, 50) is not None
+    flag = Statistical({"stopped": 10.0})
+    assert flag.difference(row, row | {"stopped": True}, 50) is not None
+
+
+@pytest.mark.parametrize("repeats", [
+    Statistical({"man": 0.1}), Statistical({"mean": "man"}), Statistical({"mean": 0.1}, ignored=("man",)),
+    Statistical({"mean": 0.1}, before={"man": 0}), Statistical({"mean": {"a": 0.1}}, by="man"),
+    Statistical({"mean": 0.1}, early={"man": 1.0}, early_errors={"mean": 0.01}),
+])  # fmt: skip
+def test_columns_that_the_table_does_not_have_are_named(repeats):
+    row = {"kind": "a", "mean": 2.0}
+    with pytest.raises(ValueError, match=r"repeats must name columns of the table, kind, mean, got man"):
+        repeats.difference(row, row, 50)
+
+
 @pytest.mark.parametrize("repeats", [Exact(), Rounding(1e-7, 1e-12), Statistical({"a": 0.5, "b": "e"}, rtol=1e-3),
                                      Statistical({"a": 0.5}, ignored=("seconds",)),
                                      Statistical({"a": 0.5}, before={"epoch": 0}),

@@ -71,6 +71,8 @@ class Statistical:
     are compared with ``rtol``. They show whose draws, which weights and which temperature the others began with.
     Rows whose columns of ``early``, such as the step, are at most the numbers given there come before rounding has
     grown: where these columns are computed again the same, ``early_errors`` takes the place of ``errors``.
+
+    A column that is named here and that a table does not have is a ValueError when its rows are compared.
     """
 
     errors: Mapping[str, str | float | Mapping[str, float]]
@@ -98,6 +100,9 @@ class Statistical:
         object.__setattr__(self, "_names", frozenset(e for e in self.errors.values() if isinstance(e, str)))
 
     def difference(self, stored: Setting, new: Setting, rows: int) -> str | None:
+        if unknown := self._columns() - stored.keys():
+            raise ValueError(f"repeats must name columns of the table, {', '.join(sorted(stored))}, got "
+                             f"{', '.join(sorted(unknown))}")
         begins, passed = self.begins(stored), any(stored[name] != new[name] for name in self.early)
 
         def close(name: str, a: Any, b: Any) -> bool:
@@ -112,6 +117,10 @@ class Statistical:
             return _near(a, b, self.rtol)
 
         return _first(stored, new, close, f"statistical, rate {self.rate:g} over the table")
+
+    def _columns(self) -> set[str]:
+        by = {self.by} if self.by else set()
+        return {*self.errors, *self._names, *self.ignored, *self.before, *self.early, *by}
 
     def begins(self, stored: Setting) -> bool:
         """Does a row come before what is iterated?"""
@@ -168,7 +177,7 @@ def _deviations(rate: float, comparisons: int) -> float:
 
 
 def _numbers(a: Value, b: Value) -> bool:
-    return isinstance(a, float) and isinstance(b, float) and math.isfinite(a) and math.isfinite(b)
+    return all(isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x) for x in (a, b))
 
 
 def _near(a: Value, b: Value, rtol: float, atol: float = 0.0) -> bool:
