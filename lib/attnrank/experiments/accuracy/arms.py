@@ -90,8 +90,8 @@ def core(base: Setting) -> list[Setting]:
 def judging(base: Setting) -> list[Setting]:
     """Every arm of the predictions: `core`, then more of the same, then weights tied or frozen, sharper scores."""
     norms = [base | {"qk_dim": d, "intervention": "qk_norm"} for d in (1, 4)]
-    full = [base | {"intervention": name} for name in ("tied", "frozen", "sharp")]
-    return [*core(base), *norms, base | {"qk_dim": 4}, *full, base | {"value_dim": 2}]
+    full = [base | {"intervention": name} for name in ("frozen", "tied", "sharp")]
+    return [*core(base), norms[0], *full, base | {"qk_dim": 4}, norms[1], base | {"value_dim": 2}]
 
 
 def deciding(base: Setting) -> list[Setting]:
