@@ -113,7 +113,7 @@ EXPERIMENTS = {
     "depth_ranks": Experiment(
         "Through the layers of pure attention, what becomes of the tokens and of the attention matrices?",
         depth_ranks,
-        quick=grid(n=[32], d=[32], d_h=[8], skip=[True, False], temperature=[1.0], layers=[4], samples=[8], seed=[0]),
+        quick=grid(n=[32], d=[32], d_h=[8], skip=[True, False], temperature=[1.0], layers=[6], samples=[8], seed=[0]),
         paper=grid(
             n=[64], d=[128], d_h=[32], skip=[True, False], temperature=[0.01, 0.1, 1.0], layers=[6], samples=[40],
             seed=[0],
