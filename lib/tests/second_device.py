@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -115,8 +117,8 @@ def _register() -> bool:
     return True
 
 
-@pytest.fixture
-def second_device():
+@contextmanager
+def activated() -> Iterator[str]:
     """The name of a device that tensors can be moved to; a GPU where there is one."""
     if torch.cuda.is_available():
         yield "cuda"
@@ -125,3 +127,10 @@ def second_device():
             yield DEVICE
     else:
         pytest.skip("this version of torch has no devices written in Python")
+
+
+@pytest.fixture
+def second_device() -> Iterator[str]:
+    """For the whole of a test. Every operation is slow meanwhile, on the CPU too."""
+    with activated() as name:
+        yield name
