@@ -83,6 +83,17 @@ def test_choices():
     assert worse.behind["recommended"] == pytest.approx(0.3) and worse.parameters["recommended"] == 100
 
 
+def test_the_best_is_chosen_on_the_seeds_that_all_share():
+    """The default alone has five seeds: it is not the best for that, nor for what it reached on the other two."""
+    rows = pd.DataFrame([
+        {"head_dim": d, "seed": s, "accuracy": a + (d == 8) * (s > 2), "parameters": d, "flops": 1.0 * d}
+        for d, a in ((1, 0.9), (4, 0.5), (8, 0.8)) for s in range(5 if d == 8 else 3)
+    ])  # fmt: skip
+    found = judge.choices(rows, recommended=4, default=8).set_index("choice")
+    assert found.head_dim["best"] == 1 and found.seeds.to_dict() == {"recommended": 3, "default": 5, "best": 3}
+    assert found.behind.to_dict() == pytest.approx({"recommended": 0.4, "default": 0.1, "best": 0.0})
+
+
 def test_costs_are_those_of_the_layer():
     layer = Attention(TransformerConfig(32, 1, 4, 1, value_dim=32), torch.Generator())
     rows = judge.trained_rows("permutation", "scores", {"task_heads": sweep.read("task_heads")})

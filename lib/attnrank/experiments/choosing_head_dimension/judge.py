@@ -10,6 +10,7 @@ from scipy import stats
 
 from attnrank import _check
 from attnrank.experiments.accuracy.arms import coupled, only_scores
+from attnrank.experiments.accuracy.predictions import SEEDS
 from attnrank.experiments.choosing_head_dimension.rule import CANDIDATES, LENGTH, PATCH, N, base_of
 from attnrank.experiments.does_rank_matter.tasks import Task
 from attnrank.sweep import Setting
@@ -60,15 +61,14 @@ def default_head_dim(task: str) -> int:
 def choices(rows: pd.DataFrame, recommended: int, default: int) -> pd.DataFrame:
     """The recommended, default and best head dimension: accuracy and its loss against the best, cost beside the best.
 
-    ``rows`` as from `trained_rows`. Best is the highest mean accuracy among the head dimensions with the most seeds,
-    the smallest of equals. ``interval`` is the half-width of the 95 % interval of the accuracy (Student's; missing for
+    ``rows`` as from `trained_rows`. Best is the highest mean accuracy over the seeds that all head dimensions share,
+    the smallest of equals; one with fewer than three seeds is left out where another has as many. ``interval`` is the half-width of the 95 % interval of the accuracy (Student's; missing for
     one seed). ``behind`` is the mean over paired seeds of best minus this one, with the half-width of its own interval.
     A head dimension that has not been trained gives missing values.
     """
     groups = rows.groupby("head_dim")
     mean, seeds = groups.accuracy.mean(), groups.seed.nunique()
-    whole = mean[seeds == seeds.max()]
-    best = int(whole.idxmax())
+    best = int(_by_seed(rows).loc[:, seeds >= min(SEEDS, seeds.max())].dropna().mean().idxmax())
     found = []
     for name, head_dim in (("recommended", recommended), ("default", default), ("best", best)):
         row = {"choice": name, "head_dim": head_dim, "seeds": int(seeds.get(head_dim, 0))}
@@ -84,8 +84,13 @@ def choices(rows: pd.DataFrame, recommended: int, default: int) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
+def _by_seed(rows: pd.DataFrame) -> pd.DataFrame:
+    """Accuracies, a row for each seed and a column for each head dimension."""
+    return rows.pivot_table(index="seed", columns="head_dim", values="accuracy")
+
+
 def _paired(rows: pd.DataFrame, best: int, other: int) -> np.ndarray:
-    wide = rows.pivot_table(index="seed", columns="head_dim", values="accuracy")
+    wide = _by_seed(rows)
     return (wide[best] - wide[other]).dropna().to_numpy()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 
 from attnrank.experiments.convex_experiments.grokking import LOOK, learned_at
 from attnrank.sweep import Setting
@@ -42,3 +43,18 @@ def movement(looks: list[dict], name: str) -> Setting:
         moves = np.abs(values[first + length : start + 1] - values[first : start + 1 - length])
     share = float(np.mean(moves >= abs(values[end] - values[start]))) if len(moves) else None
     return {f"{name}_before": float(values[start]), f"{name}_after": float(values[end]), f"{name}_share": share}
+
+
+def windows(runs: pd.DataFrame) -> pd.Series:
+    """How many windows `movement` compares the rise of each run with: rows of ``modular_runs`` -> counts."""
+    return (2 * runs.rising_at - runs.fitted_at - runs.generalised_at) / LOOK + 1
+
+
+def place(runs: pd.DataFrame, name: str) -> pd.Series:
+    """(1 + c) / (1 + m) for each run, where in c of its m `windows` ``name`` moves at least as far as in the rise.
+
+    Were the rise one of the m + 1 in random order, this would be at most q with probability at most q. ``c / m`` would
+    be so more often: 0 with probability 1 / (m + 1). Phipson and Smyth (2010), Permutation P-values should never be 0.
+    """
+    m = windows(runs)
+    return (1 + np.rint(runs[f"{name}_share"] * m)) / (1 + m)
