@@ -186,7 +186,8 @@ def test_the_place_of_a_rise_is_that_of_a_permutation_test():
     run = looks([0.1, 0.1, 0.1, 0.1, 0.2, 0.1, 0.6, 0.97])
     for look in run:
         look["rank"] = 0.0
-    row = pd.DataFrame([moments.movement(run, "rank") | {"fitted_at": 0.0, "rising_at": 250.0, "generalised_at": 350.0}])
+    times = {"fitted_at": 0.0, "rising_at": 250.0, "generalised_at": 350.0}
+    row = pd.DataFrame([moments.movement(run, "rank") | times])
     assert moments.windows(row).tolist() == [4]  # as counted in the test above
 
 

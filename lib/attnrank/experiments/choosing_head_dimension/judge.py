@@ -62,8 +62,9 @@ def choices(rows: pd.DataFrame, recommended: int, default: int) -> pd.DataFrame:
     """The recommended, default and best head dimension: accuracy and its loss against the best, cost beside the best.
 
     ``rows`` as from `trained_rows`. Best is the highest mean accuracy over the seeds that all head dimensions share,
-    the smallest of equals; one with fewer than three seeds is left out where another has as many. ``interval`` is the half-width of the 95 % interval of the accuracy (Student's; missing for
-    one seed). ``behind`` is the mean over paired seeds of best minus this one, with the half-width of its own interval.
+    the smallest of equals; one with fewer than three seeds is left out where another has as many. ``interval`` is the
+    half-width of the 95 % interval of the accuracy (Student's; missing for one seed). ``behind`` is the mean over
+    paired seeds of best minus this one, with the half-width of its own interval.
     A head dimension that has not been trained gives missing values.
     """
     groups = rows.groupby("head_dim")
