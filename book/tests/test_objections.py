@@ -90,8 +90,8 @@ def test_chapters_named_as_open_are_planned_or_there(text: str) -> None:
     ("old", "new"),
     [
         (r"\(objection-dip\)=", ""),
-        (r"\{claim\}`softmax/soft-hard`", ""),
-        (r"\{claim\}`softmax/soft-hard`", "{claim}`softmax/no-such-cell`"),
+        (r"\{claim\}`heads_and_weights/rotary`", ""),
+        (r"\{claim\}`heads_and_weights/rotary`", "{claim}`softmax/no-such-cell`"),
         (r"Not answerable from public facts: [^\n]*", "Not answerable."),
         (r"\*\*7\. ", "**8. "),
     ],
