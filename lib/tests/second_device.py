@@ -105,26 +105,38 @@ def _carry_out(operation, args, kwargs):
     return return_and_correct_aliasing(operation, args, kwargs, result) if here else result
 
 
+#: Whether the device is there. Torch forgets no device, and what runs later in the process must not find one to use.
+_there = False
+
+
 def _register() -> bool:
     """Make the device known to torch, once in a process. False where this version of torch cannot."""
     setup = getattr(backend_registration, "_setup_privateuseone_for_python_backend", None)
     if setup is None:
         return False
     if not hasattr(torch, DEVICE):
-        module = backend_registration._DummyBackendModule()
+        module, hook = backend_registration._DummyBackendModule(), backend_registration._DummyPrivateUse1Hook()
         module.get_amp_supported_dtype = lambda: [torch.float16, torch.bfloat16]
-        setup(DEVICE, module)
+        module.is_available = lambda: _there
+        module.device_count = lambda: int(_there)
+        hook.is_available = lambda: _there
+        setup(DEVICE, module, hook)
     return True
 
 
 @contextmanager
 def activated() -> Iterator[str]:
     """The name of a device that tensors can be moved to; a GPU where there is one."""
+    global _there
     if torch.cuda.is_available():
         yield "cuda"
     elif _register():
-        with _Factories():
-            yield DEVICE
+        _there = True
+        try:
+            with _Factories():
+                yield DEVICE
+        finally:
+            _there = False
     else:
         pytest.skip("this version of torch has no devices written in Python")
 
