@@ -195,6 +195,28 @@ def test_sums_of_smooth_sequences():
         assert causal._sums_from(i, (i[:, None].astype(float)) ** -power)[:, 0] == pytest.approx(exact, rel=1e-5)
 
 
+@pytest.mark.parametrize(("d_h", "accuracy"), [(2, 1e-2), (3, 3e-3), (4, 2e-3), (8, 2e-3), (64, 1e-4)])
+def test_second_moment_of_three_keys(d_h, accuracy):
+    """One of three keys wins both queries of cosine rho with probability 1/9 + (asin(rho)^2 - asin(rho/2)^2) / 4 pi^2
+    and what is odd in rho: an orthant probability. Its mean over rho = cos(t), density sin(t)^(d_h - 2)."""
+    t = (np.arange(20_000) + 0.5) * math.pi / 20_000
+    weights, rho = np.sin(t) ** (d_h - 2), np.cos(t)
+    even = np.arcsin(rho) ** 2 - np.arcsin(rho / 2) ** 2
+    exact = 1 + 9 / (4 * math.pi**2) * float((weights * even).sum() / weights.sum())
+    assert theory.cell_second_moment(3, d_h) == pytest.approx(exact, rel=accuracy)
+    assert exact > 1 + 2 * accuracy  # so that a value of 1 would be found
+
+
+@pytest.mark.parametrize(("n", "d_h"), [(3, 3), (5, 3), (12, 4)])
+def test_second_moment_of_few_normalised_keys_is_an_upper_bound_by_at_most_what_is_stated(n, d_h):
+    """n times the share of pairs of queries that choose the same of n unit keys."""
+    generator = torch.Generator().manual_seed(n)
+    keys = torch.nn.functional.normalize(torch.randn(200_000, n, d_h, generator=generator), dim=-1)
+    first, second = ((keys @ torch.randn(200_000, d_h, 1, generator=generator)).argmax(1) for _ in range(2))
+    mean, margin = mean_and_margin(n * (first == second).double())
+    assert mean - margin <= theory.normalised_second_moment(n, d_h) <= mean + margin + n * 2.0 ** (1 - n)
+
+
 # Many heads and perturbed tokens -------------------------------------------------------------------------------------
 
 
