@@ -298,6 +298,9 @@ def test_probabilities_must_sum_to_one():
         convex.solve(x, torch.full((6, 2), 0.4, dtype=torch.float64), 0.1, loss="cross_entropy")
     with pytest.raises(ValueError, match="at least 2 columns"):
         convex.solve(x, torch.ones(6, 1, dtype=torch.float64), 0.1, loss="cross_entropy")
+    for one in (torch.tensor(1.0), np.array(1.0)):
+        with pytest.raises(ValueError, match="betas must be several numbers"):
+            convex.path(x, draw(6), one)
     with pytest.raises(ValueError, match="betas must not be empty"):
         convex.path(x, draw(6), [])
 

@@ -42,9 +42,10 @@ def test_optima_are_those_of_cvxpy(loss, reading):
 
 def assert_certified(solution, x, y, beta, loss, reading):
     """The objective from C, the dual value, and feasibility: the most that any selection correlates with."""
+    assert solution.dual_point.shape == y.shape
     y = y if y.ndim == 3 else y[..., None]
     u = solution.predict(x)
-    v = solution.dual_point
+    v = solution.dual_point.view(y.shape)
     q = y - v
     entropy = torch.special.entr
     if loss == "squared":

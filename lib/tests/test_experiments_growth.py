@@ -88,6 +88,9 @@ def test_as_many_seeds_as_bernstein_asks_keep_the_noise_within_bounds():
     assert stats.binom.sf(outside - 1, 400, failure) > FALSE_ALARM
     with pytest.raises(ValueError, match="failure"):
         theory.seeds_needed(0.1, 0.01, 5, 0.0)
+    tiny = 5e-324  # 10 / tiny is no float
+    expected = (0.02 + 0.4 / 3) / 0.01 * (math.log(10) - math.log(tiny))
+    assert theory.seeds_needed(0.1, 0.01, 5, tiny) == math.ceil(expected)
 
 
 @pytest.mark.parametrize("design", growth.DESIGNS)

@@ -187,7 +187,8 @@ def test_odd_numbers_are_refused_by_name(function, good, odd):
     (lambda: theory.window_limit(64, 8, causal="no"), "causal must be True or False"),
     (lambda: theory.latent_head_dim(0, 4, 16, 16, True), "content must be at least 1"),
     (lambda: theory.latent_head_dim(8, 4, 16, 16, "no"), "normalise must be True or False"),
-    (lambda: theory.doubling_head_dim(64, 0.0), "level must be greater than 0"),
+    (lambda: theory.doubling_head_dim(64, 0.0), "level must be at least 1e-06"),
+    (lambda: theory.doubling_head_dim(3, 1e-8), "level must be at least 1e-06"),
     (lambda: theory.increment_stop(0.3, 0.1), "ranks must be a vector of finite numbers"),
     (lambda: theory.increment_stop([0.3, math.nan], 0.1), "ranks must be a vector of finite numbers"),
     (lambda: theory.increment_stop("abc", 0.1), "ranks must be a vector of finite numbers"),
@@ -204,6 +205,7 @@ def test_odd_numbers_are_refused_by_name(function, good, odd):
     (lambda: theory.normalised_second_moment(10**160, 3), "n must be at most"),
     (lambda: theory.softmax_ratio(4, 1e160), "temperature must be at most"),
     (lambda: theory.seeds_needed(1e-200, 0.25, 10, 0.05), "noise must be at least"),
+    (lambda: theory.seeds_needed(0.01, 1e308, 10, 0.05), "variance must be at most 1"),
     (lambda: theory.stop_interval([], 0.1, 0.01), "increments must be a vector of finite numbers"),
 ])  # fmt: skip
 def test_what_else_is_refused(call, message):

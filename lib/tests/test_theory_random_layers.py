@@ -59,15 +59,25 @@ def test_parts_share_tokens_and_weights_and_an_odd_activation_keeps_tokens_apart
     assert abs(odd["cosine_4"]) < 0.011
 
 
+@pytest.mark.parametrize("change", [{"scale": 1e100}, {"scale": 1e-100}, {"weight_variance": 1e98}, {"width": 10**300}])
+def test_extreme_sizes_leave_cosines(change):
+    cosines = theory.random_layer_cosines(10, 20, **{"width": 100} | change)
+    assert ((cosines >= 0) & (cosines <= 1)).all()
+    if "weight_variance" not in change:  # at which two blocks say all, and the next two nothing of each other
+        assert (np.diff(cosines) >= 0).all()
+
+
 @pytest.mark.parametrize(
     ("change", "name"),
     [({"n": 0}, "n"), ({"depth": 0}, "depth"), ({"width": 0}, "width"), ({"scale": 0.0}, "scale"),
      ({"cosine": 1.5}, "cosine"), ({"score_variance": -1.0}, "score_variance"), ({"weight_variance": 0.0},
-     "weight_variance")],
+     "weight_variance"), ({"scale": 1e-200}, "scale"), ({"scale": 1e200}, "scale"), ({"attention": "no"}, "attention"),
+     ({"mlp": 2}, "mlp"), ({"weight_variance": 1e200}, "weight_variance"), ({"weight_variance": 1e-200},
+     "weight_variance"), ({"weight_variance": 1.0, "width": 10**200}, "weight_variance")],
 )  # fmt: skip
 def test_bad_input_is_named(change, name):
     arguments = {"n": 10, "depth": 2} | change
-    with pytest.raises(ValueError, match=name):
+    with pytest.raises(ValueError, match=f"^{name} "):
         theory.random_layer_cosines(**arguments)
     with pytest.raises(ValueError, match="part"):
         causes.depth_causes("neither", "gelu", "lecun", 1.0, 8, 16, 1, 4, 2, 0)

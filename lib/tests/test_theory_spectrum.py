@@ -82,6 +82,15 @@ def test_below_the_threshold_the_count_grows_with_the_radius(beta):
         theory.softmax_stable_rank_limit(4, 1 / math.sqrt(4 * beta))
 
 
+def test_limits_beyond_the_range_of_floats_are_infinite():
+    """Just above the threshold T^2 d_h = 2 they are finite, and no float."""
+    d_h, temperature = 1000, 0.0448
+    assert temperature**2 * d_h > 2
+    assert theory.softmax_stable_rank_limit(d_h, temperature) == math.inf
+    assert theory.softmax_rank_limit(d_h, temperature, 0.5) == math.inf
+    assert math.isfinite(theory.softmax_stable_rank_limit(d_h, 0.1))
+
+
 def test_known_values():
     assert theory.softmax_rank_limit(64, 1.0, 0.1) == 65
     assert theory.softmax_rank_limit(64, 1.0, 0.01) == math.comb(66, 2)

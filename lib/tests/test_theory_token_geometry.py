@@ -67,6 +67,15 @@ def test_a_common_share_and_fewer_directions_only_lower_it(n, k, share):
     assert theory.token_geometry_rank(n, k, math.inf, min(share + 0.05, 1.0)) <= here * (1 + 4e-4)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.95])
+def test_very_many_directions_are_infinitely_many(share):
+    limit = theory.token_geometry_rank(1024, math.inf, math.inf, share)
+    assert theory.token_geometry_rank(1024, math.inf, 5e4, share) < limit * (1 - 1e-5)  # what a wrong limit would pass
+    for k in (1e6, 1e7, 1.1e7, 1e16, 1e300):
+        assert theory.token_geometry_rank(1024, math.inf, k, share) == pytest.approx(limit, rel=5e-5)
+        assert theory.token_geometry_rank(1024, k, k, share) == pytest.approx(limit, rel=5e-5)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

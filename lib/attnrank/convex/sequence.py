@@ -103,6 +103,7 @@ def solve_sequence(
     >>> round(solution.primal, 6), round(solution.t_plus.item(), 6)
     (0.2975, 0.45)
     """
+    given = y
     x, y, loss_of = _checked(x, y, loss)
     _check.choice("reading", reading, READINGS)
     beta, tol = positive("beta", beta), _check.real("tol", tol, minimum=0.0)
@@ -132,7 +133,7 @@ def solve_sequence(
         weights = torch.cat([weights, weights.new_zeros(added)])
         unused = torch.cat([unused, unused.new_zeros(added)])
         weights = _weigh(loss_of, found.columns, targets, beta, weights)
-    solution = _solution(x, y, found, weights, reading, primal, dual, iteration, scale * v, beta)
+    solution = _solution(x, y, found, weights, reading, primal, dual, iteration, (scale * v).view(given.shape), beta)
     if not primal - dual <= tol * primal:
         raise NotConvergedError(solution, tol)
     return solution
@@ -229,7 +230,6 @@ def _solution(
         where = (side[:, None], found.feature[:, None], found.output[:, None], rows, found.choice)
         sides.index_put_(where, values, accumulate=True)
         sums.index_put_((side, found.feature, found.output), weights, accumulate=True)
-    v = v.view(y.shape)
     return SequenceSolution(
         plus=sides[0],
         minus=sides[1],

@@ -134,10 +134,12 @@ def path(
     checked = problem(x, y, loss, penalty, gates)
     tol = _tolerance(tol, penalty)
     max_iterations = _check.integer("max_iterations", max_iterations, minimum=1)
-    if not isinstance(betas, Iterable):
-        raise ValueError(f"betas must be several numbers, got {betas!r}")
+    try:
+        several = iter(betas)
+    except TypeError:  # an array without axes is an Iterable and cannot be iterated over
+        raise ValueError(f"betas must be several numbers, got {betas!r}") from None
     solutions, blocks = [], _zeros(checked)
-    for beta in betas:
+    for beta in several:
         solutions.append(_solve(checked, positive("betas", beta), blocks, tol, max_iterations))
         blocks = checked.blocks(solutions[-1].z)
     if not solutions:

@@ -24,9 +24,10 @@ def random_layer_cosines(
     Parameters
     ----------
     n, depth, width : tokens, blocks and width d, >= 1.
-    weight_variance : variance of the entries of all weights, > 0; None means 1 / fan-in.
+    weight_variance : variance of the entries of all weights, > 0; None means 1 / fan-in. Times the width in
+        [1e-100, 1e100].
     score_variance : variance of the scores of a row at cosine 0, divided by the squared temperature, >= 0.
-    scale : root mean square of the entries of the tokens that enter, > 0.
+    scale : root mean square of the entries of the tokens that enter, in [1e-100, 1e100].
     cosine : cosine of two tokens as they enter the first block, in [0, 1].
     attention, mlp : which parts a block has.
 
@@ -49,9 +50,12 @@ def random_layer_cosines(
     n, depth, width = (
         _check.whole(name, value, minimum=1) for name, value in (("n", n), ("depth", depth), ("width", width))
     )
-    s, scale = _check.real("score_variance", score_variance, minimum=0.0), _check.real("scale", scale, above=0.0)
+    s = _check.real("score_variance", score_variance, minimum=0.0)
+    scale = _check.real("scale", scale, minimum=1e-100, maximum=1e100)
     if weight_variance is not None:
         weight_variance = _check.real("weight_variance", weight_variance, above=0.0)
+        _check.real("weight_variance times width", weight_variance * width, minimum=1e-100, maximum=1e100)
+    attention, mlp = _check.flag("attention", attention), _check.flag("mlp", mlp)
 
     def gain(fan_in: int) -> float:
         return 1.0 if weight_variance is None else weight_variance * fan_in

@@ -188,8 +188,8 @@ def _root(excess: Callable[[float], float], guess: float, name: str, value: floa
 def doubling_head_dim(n: int, level: float) -> float:
     """Head dimension from which on twice the dimension adds at most ``level`` to ``head_dim_bound`` / n.
 
-    The gain of a doubling rises to its largest value and then falls for good. Raises ValueError for a level that no
-    doubling exceeds.
+    The gain of a doubling rises to its largest value and then falls for good. Raises ValueError for a level below 1e-6,
+    which the bound's own accuracy does not tell from none, and for one that no doubling exceeds.
 
     Examples
     --------
@@ -197,7 +197,7 @@ def doubling_head_dim(n: int, level: float) -> float:
     >>> round(theory.doubling_head_dim(1024, 0.05), 3)
     64.687
     """
-    n, level = _check.whole("n", n, minimum=2), _check.real("level", level, above=0.0)
+    n, level = _check.whole("n", n, minimum=2), _check.real("level", level, minimum=1e-6)
 
     def excess(d_h: float) -> float:
         return (head_dim_bound(n, 2 * d_h) - head_dim_bound(n, d_h)) / n - level

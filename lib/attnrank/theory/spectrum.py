@@ -9,6 +9,7 @@ Transformer is at 1). For T^2 d_h > 2 the squared singular values of the n x n s
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 
@@ -82,7 +83,7 @@ def softmax_rank_limit(d_h: int, temperature: float, tol: float) -> float:
 
     Returns
     -------
-    float, in units of rank.
+    float, in units of rank; infinity beyond the range of floats.
 
     Raises
     ------
@@ -118,6 +119,10 @@ def softmax_stable_rank_limit(d_h: int, temperature: float) -> float:
     d_h : head dimension, >= 1.
     temperature : T > 0, in units of sqrt(d_h).
 
+    Returns
+    -------
+    float, in units of rank; infinity beyond the range of floats.
+
     Raises
     ------
     ValueError : an argument out of its range; T^2 d_h <= 2, where there is no such limit.
@@ -133,4 +138,5 @@ def softmax_stable_rank_limit(d_h: int, temperature: float) -> float:
     w = softmax_ratio(d_h, temperature)
     if w == 1.0:
         raise ValueError(f"temperature must be above sqrt(2 / d_h) = {math.sqrt(2.0 / d_h):.4g}, got {temperature!r}")
-    return math.exp(-d_h * math.log1p(-w))
+    logarithm = -d_h * math.log1p(-w)
+    return math.exp(logarithm) if logarithm < math.log(sys.float_info.max) else math.inf

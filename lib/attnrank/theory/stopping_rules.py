@@ -86,9 +86,10 @@ def seeds_needed(noise: float, variance: float, comparisons: int, failure: float
     """
     noise = _check.real("noise", noise, minimum=1e-100)
     failure = _check.real("failure", failure, above=0.0, maximum=1.0)
-    variance = _check.real("variance", variance, minimum=0.0)
+    variance = _check.real("variance", variance, minimum=0.0, maximum=1.0)
     comparisons = _check.whole("comparisons", comparisons, minimum=1)
-    return math.ceil((2 * variance + 4 * noise / 3) / noise**2 * math.log(2 * comparisons / failure))
+    # The logarithm of the quotient, which a tiny failure would take beyond the range of floats.
+    return math.ceil((2 * variance + 4 * noise / 3) / noise**2 * (math.log(2 * comparisons) - math.log(failure)))
 
 
 def _vector(name: str, values: ArrayLike) -> np.ndarray:

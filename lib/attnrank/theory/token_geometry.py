@@ -16,6 +16,9 @@ from attnrank.theory.head_dimension import head_dim_bound, log_density
 #: Chebyshev nodes in r, from which the log of the chance to win is interpolated.
 NODES = 30
 
+#: From here on k counts as infinite: the difference is a millionth, the rounding of what a k has to itself more.
+LARGEST_K = 1e7
+
 
 def token_geometry_rank(n: int, d_h: float, directions: float, common_share: float) -> float:
     """Heuristic: the rank of a random head on n tokens that spread over some directions and share a common one.
@@ -60,10 +63,10 @@ def token_geometry_rank(n: int, d_h: float, directions: float, common_share: flo
             inverse += 1.0 / _check.real(name, value, minimum=1.0)
     common, weights = _normal_rule(5 if rho <= 0.9 else 7)
     spread = math.sqrt(1.0 - rho)
-    if inverse == 0.0 or rho == 1.0:
+    k = max(1.0 / inverse, 1.0) if inverse > 0.0 else np.inf
+    if k > LARGEST_K or rho == 1.0:
         log_win = _log_win_normal(math.sqrt(rho) * common, spread, n)
         return n * float(weights @ hit_probability(np.exp(log_win), n))
-    k = max(1.0 / inverse, 1.0)
     if rho == 0.0:
         return head_dim_bound(n, k)
     radius, radius_weights, log_win = _log_win_on_radii(math.sqrt(rho) * common, spread, n, k)
