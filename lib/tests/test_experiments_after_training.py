@@ -8,7 +8,7 @@ import torch
 
 from attnrank import sweep
 from attnrank.experiments.accuracy import runs as accuracy_runs
-from attnrank.experiments.after_training import own
+from attnrank.experiments.after_training import others, own
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -33,6 +33,24 @@ def test_a_head_of_an_untrained_own_model_by_its_queries_and_keys():
     assert row["rank"] == pytest.approx(np.mean([len(set(line)) / 16 for line in best.tolist()]), abs=1e-12)
     assert row["own"] == pytest.approx((best == torch.arange(16)).double().mean().item(), abs=1e-12)
     assert row["largest"] == pytest.approx(np.mean([max(map(line.count, line)) / 16 for line in best.tolist()]))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_of_scores_that_are_equal_up_to_rounding_the_first_is_the_best(causal):
+    """Without positions equal tokens have equal keys. Which of their scores rounds up differs between processors."""
+    generator = torch.Generator().manual_seed(0)
+    words = torch.randint(8, (40,), generator=generator)
+    q, k = (torch.randn(2, 1, size, 8, generator=generator, dtype=torch.float64) for size in (40, 8))
+    k = k[:, :, words]
+    signs = torch.randn(k.shape, generator=generator, dtype=torch.float64).sign()
+    noisy = k * (1 + 2.0**-51 * signs)
+    best = others._best(q, k, causal)
+    assert torch.equal(others._best(q, noisy, causal), best)
+    assert not torch.equal(others._best(q, k * (1 + 1e-6 * signs), causal), best)  # more than rounding
+    scores = (q @ k.mT).round(decimals=9)
+    for row in range(40):
+        seen = scores[0, 0, row, : row + 1 if causal else 40].tolist()
+        assert best[0, 0, row] == seen.index(max(seen))
 
 
 def test_own_models_are_asked_for_by_name():

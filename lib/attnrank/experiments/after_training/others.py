@@ -105,10 +105,12 @@ def measured_heads(found: Attention, *, other_keys: bool = False, spectra: int =
 
 
 def _best(q: Tensor, k: Tensor, causal: bool) -> Tensor:
+    """Each query's best key: the first of those whose scores are equal up to rounding. Equal tokens have equal keys."""
     scores = q @ k.mT
     if causal:
         scores.masked_fill_(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
-    return scores.argmax(-1)
+    rounding = 1e-12 * q.norm(dim=-1, keepdim=True) * k.norm(dim=-1).amax(-1)[..., None, None]
+    return (scores >= scores.amax(-1, keepdim=True) - rounding).byte().argmax(-1)
 
 
 def _model(name: str, weights: str) -> nn.Module:
@@ -211,6 +213,7 @@ EXPERIMENTS = {
         ],
         chapter="after_training",
         repeats=Rounding(1e-6),
+        version=2,
         data="model",
     ),
     "hub_heads": Experiment(
