@@ -1,11 +1,13 @@
 """report: claims hold or fail as they should, and the ledger keeps them."""
 
+import itertools
 import json
 import math
 from concurrent.futures import ThreadPoolExecutor
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -144,6 +146,21 @@ def test_rounding_is_not_shown_because_machines_differ_in_it():
     row = report.claim(**BASE | {"measured": 1 + 3e-16, "relation": "==", "bound": 1, "margin": 1e-12,
                                  "margin_meaning": report.ROUNDING})
     assert row.measured == "1"
+
+
+@pytest.mark.parametrize("relation", ["==", "<=", ">="])
+def test_of_cases_within_rounding_the_first_is_shown_because_machines_differ_in_which_is_the_closest(relation):
+    """Also where a case beyond the rounding is none: 2 <= 5 is farther from failing than any of the three."""
+    far = {"==": [], "<=": [2.0], ">=": [9.0]}[relation]
+    texts = set()
+    for noise in itertools.permutations([1e-16, -2e-16, 0.0]):
+        bound = np.array([3.0, 1.0, 2.0])
+        measured = [*far, *(bound * (1 + np.array(noise)))]
+        row = report.claim(**BASE | {"measured": measured, "relation": relation, "bound": [*[5.0] * len(far), *bound],
+                                     "margin": 1e-12, "margin_meaning": report.ROUNDING,
+                                     "control_measured": 4.0 if relation != ">=" else 0.0, "control_bound": 3.0})
+        texts.add(repr(row))
+    assert len(texts) == 1 and row.measured == "3" and row.slack == "1e-12"
 
 
 def test_outside_the_book_a_claim_is_only_asserted(tmp_path, monkeypatch):

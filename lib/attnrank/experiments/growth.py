@@ -155,7 +155,7 @@ EXPERIMENTS = {
             {"n": 2**octave, "rule": rule, "level": level} for rule, level in _LEVELS for octave in _OCTAVES[rule]
         ],
         chapter="growth",
-        repeats=Rounding(1e-9),
+        repeats=Rounding(1e-8),  # of a difference of two bounds, solved to 1e-9
     ),
     "sizing": Experiment(
         "How large must a head be for a given distance from the largest rank that it can have?",

@@ -87,8 +87,9 @@ def claim(
     relation : "<=", ">=" or "==" (the absolute difference is at most the margin).
     control : what was mutated, in a few words. ``control_measured`` and ``control_bound`` (``bound`` when None) take
         the places of ``measured`` and ``bound``.
-    margin_meaning : what the margin is, for instance its false-alarm rate. With ``ROUNDING`` a measured value within
-        the margin is shown as the bound itself, because its digits differ from machine to machine.
+    margin_meaning : what the margin is, for instance its false-alarm rate. With ``ROUNDING`` measured values within
+        the margin count as the bound itself, and of several such cases the first is shown: which of them is the
+        closest, and its digits, differ from machine to machine.
     kind : "theorem" (a proved statement is tested), "measurement" or "arithmetic" (exact or rounding only).
     paper : the statement of a paper that this bears on, and ``verdict``, one of ``VERDICTS``, what became of it.
     digits : significant digits shown.
@@ -110,21 +111,19 @@ def claim(
     _check.choice("kind", kind, KINDS)
     if bool(paper) != bool(verdict) or (verdict and verdict not in VERDICTS):
         raise ValueError(f"verdict must be one of {VERDICTS} where a paper is named, got {verdict!r} for {paper!r}")
-    seen = _worst_case("measured", measured, relation, bound, margin)
+    rounding = margin_meaning == ROUNDING
+    seen = _worst_case("measured", measured, relation, bound, margin, rounding)
     if not seen.holds:
         raise AssertionError(f"claim {id} fails: {seen.value:.{digits}g} {relation} {seen.bound:.{digits}g} "
                              f"(margin {seen.margin:.{digits}g}) is false. {statement}")
-    mutated = _worst_case(
-        "control_measured", control_measured, relation, bound if control_bound is None else control_bound, margin
-    )
+    control_bound = bound if control_bound is None else control_bound
+    mutated = _worst_case("control_measured", control_measured, relation, control_bound, margin, rounding)
     if mutated.holds:
         raise AssertionError(f"claim {id}: the control ({control}) is not caught, so the check cannot fail")
     number = f".{_check.integer('digits', digits, minimum=1)}g"
-    rounded = margin_meaning == ROUNDING and abs(seen.value - seen.bound) <= seen.margin
-    shown = seen.bound if rounded else seen.value
-    slack = seen.margin if rounded else -seen.excess + 0.0  # never "-0"
+    slack = -seen.excess + 0.0  # never "-0"
     row = Claim(
-        id, statement, kind, seen.cases, format(shown, number), relation, format(seen.bound, number),
+        id, statement, kind, seen.cases, format(seen.value, number), relation, format(seen.bound, number),
         format(seen.margin, ".2g"), margin_meaning, format(slack, ".2g"), control, format(mutated.value, number),
         format(mutated.bound, number), format(mutated.excess + slack, ".2g"), paper, verdict,
     )  # fmt: skip
@@ -165,10 +164,14 @@ class _Case:
         return self.excess <= 0
 
 
-def _worst_case(name: str, measured: ArrayLike, relation: str, bound: ArrayLike, margin: ArrayLike) -> _Case:
+def _worst_case(
+    name: str, measured: ArrayLike, relation: str, bound: ArrayLike, margin: ArrayLike, rounding: bool = False
+) -> _Case:
     value, limit, slack = np.broadcast_arrays(*(np.asarray(a, dtype=float) for a in (measured, bound, margin)))
     if value.size == 0 or not all(np.isfinite(a).all() for a in (value, limit, slack)) or (slack < 0).any():
         raise ValueError(f"{name} must be non-empty and finite with finite bounds and margins >= 0, got {measured!r}")
+    if rounding:
+        value = np.where(abs(value - limit) <= slack, limit, value)
     excess = {"<=": value - limit, ">=": limit - value, "==": abs(value - limit)}[relation] - slack
     worst = np.unravel_index(np.argmax(excess), excess.shape)
     return _Case(float(value[worst]), float(limit[worst]), float(slack[worst]), float(excess[worst]), value.size)
