@@ -146,7 +146,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     page = message_from_string(about)
     assert {"Programming Language :: Python :: 3.13", "Typing :: Typed"} <= set(page.get_all("Classifier"))
     assert page["License-Expression"] == "MIT" and page["Description-Content-Type"] == "text/markdown"
-    assert f"## {page['Version']} " in (LIB / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"\n## {page['Version']}\n" in (LIB / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
 def test_the_command_leads_to_the_others(bare, tmp_path):
