@@ -97,6 +97,24 @@ def row_of(cells: list[nodes.Node | str]) -> nodes.row:
     return nodes.row("", *(nodes.entry("", nodes.paragraph("", "", cell)) for cell in text))
 
 
+def by_table(lines: list[dict[str, str]]) -> dict[str, tuple[int, int, int]]:
+    """Of lines of ``verified.csv``: by table, rows compared, rows that there are, and those that differ. A row that two
+    processors compared counts once; where a line does not say which rows it counts, the most of one processor count."""
+    from attnrank.experiments.upkeep.compared import numbers  # here: importing it takes seconds
+
+    found = defaultdict(list)
+    for line in lines:
+        found[line["table"]].append(line)
+    return {
+        table: (
+            max(len({row for line in of for row in numbers(f"{line['same']} {line['differing']}")}),
+                *(int(line["compared"]) for line in of)),
+            *(max(int(line[name]) for line in of) for name in ("rows", "different")),
+        )
+        for table, of in found.items()
+    }  # fmt: skip
+
+
 class Notebooks(nodes.General, nodes.Element):
     """Stands for the table of the notebooks until all of them have been read."""
 
@@ -131,14 +149,17 @@ class Status(SphinxDirective):
         of = defaultdict(list)
         with (RESULTS / "verified.csv").open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
-                of[row["processor"], row["rounding"], row["threads"]].append(row)
+                of[row["rounding"], row["threads"], row["processor"]].append(row)
+                if row["rounding"]:
+                    of[row["rounding"], row["threads"], "all"].append(row)  # sorts behind any processor's name
         rows: list[list[nodes.Node | str]] = []
-        for (processor, rounding, threads), found in sorted(of.items()):
-            every, here, different = (sum(int(row[key]) for row in found) for key in ("rows", "compared", "different"))
-            tables = f"{sum(row['compared'] != '0' for row in found)} of {len(found)}"
-            counts = [tables, f"{here:,} of {every:,}", str(different)]
-            rows.append([processor, nodes.literal("", rounding) if rounding else "its own", threads, *counts])
-        return table_of(["processor", "rounding", "threads", "tables", "rows compared", "different"], rows)
+        for (rounding, threads, processor), found in sorted(of.items()):
+            counts = list(by_table(found).values())
+            here, every, different = (sum(count[at] for count in counts) for at in range(3))
+            tables = f"{sum(count[0] > 0 for count in counts)} of {len(counts)}"
+            how: nodes.Node | str = nodes.literal("", rounding) if rounding else "its own"
+            rows.append([how, threads, processor, tables, f"{here:,} of {every:,}", str(different)])
+        return table_of(["rounding", "threads", "processor", "tables", "rows compared", "different"], rows)
 
     def costs(self) -> nodes.Node:
         chapters = defaultdict(list)

@@ -14,6 +14,7 @@ from attnrank.benchmarks import processor
 from attnrank.experiments.experiment import Experiment, Rounding
 from attnrank.experiments.upkeep import all_rows
 from attnrank.experiments.upkeep.all_rows import conditions, coverage, read_record, verify_all
+from attnrank.experiments.upkeep.compared import COLUMNS, fingerprint, numbers, spans
 
 
 def half(n: int) -> dict:
@@ -62,8 +63,8 @@ def test_each_way_to_round_is_its_own(book, monkeypatch):
     assert len(list(verify_all(**book))) == 3
     expected = pd.DataFrame({
         "table": "half", "version": 1, "processor": processor(), "rounding": ["", "MKL_CBWR=COMPATIBLE"], "threads": 1,
-        "rows": 3,
-        "compared": [2, 3], "different": 0,
+        "rows": 3, "compared": [2, 3], "different": 0,
+        "same": ["1-2", "0-2"], "differing": "", "grid": fingerprint(HALF.paper[:3]),
     })  # fmt: skip
     pd.testing.assert_frame_equal(coverage(**book), expected)
 
@@ -99,24 +100,82 @@ def test_command(book, monkeypatch, capsys):
     monkeypatch.setattr(experiments, "EXPERIMENTS", book["experiments"])
     list(verify_all(**book))
     all_rows.main([str(book["record"]), "--folder", str(book["folder"])])
+    grid = fingerprint(HALF.paper[:3])
     assert (book["folder"] / "verified.csv").read_text(encoding="utf-8") == (
-        f"table,version,processor,rounding,threads,rows,compared,different\nhalf,1,{CSV},,1,3,3,0\n")
+        f"{','.join(COLUMNS)}\nhalf,1,{CSV},,1,3,3,0,0-2,,{grid}\n")
     with pytest.raises(SystemExit):
         all_rows.main([str(book["folder"] / "none.jsonl")])
     assert "record must be a file" in capsys.readouterr().err
 
 
-def test_counts_of_other_processors_stay(book, monkeypatch):
-    """Those of the same version; of a processor that the record names, the record says everything."""
+def test_spans():
+    """A hole, a single number, none: and back."""
+    for rows, text in (([0, 1, 2, 5, 7, 8], "0-2 5 7-8"), ([4], "4"), ([], "")):
+        assert spans(rows) == text and numbers(text) == rows
+
+
+def publish(book, monkeypatch) -> list[str]:
+    """Add the record to verified.csv, and return its lines."""
     monkeypatch.setattr(experiments, "EXPERIMENTS", book["experiments"])
+    all_rows.main([str(book["record"]), "--folder", str(book["folder"])])
+    return (book["folder"] / "verified.csv").read_text(encoding="utf-8").splitlines()
+
+
+def test_another_machine_goes_on_without_the_record(book, monkeypatch):
+    """The file says which rows were compared: what is left is compared, and the two add up to all."""
+    assert len(list(verify_all(**book, seconds=2))) == 2
+    first = publish(book, monkeypatch)
+    book["record"].write_text("", encoding="utf-8")
+    assert publish(book, monkeypatch) == first
+    assert list(verify_all(**book)) == [("half", 0, None)]
+    assert publish(book, monkeypatch)[1:] == [f"half,1,{CSV},,1,3,3,0,0-2,,{fingerprint(HALF.paper[:3])}"]
+
+
+@pytest.mark.parametrize(("grid", "rows"), [([3, 1, 2, 5, 90], [3]), ([3, 5, 1, 2, 90], [1, 2, 3, 0])])
+def test_numbers_of_rows_hold_for_the_grid_that_they_were_taken_from(book, monkeypatch, grid, rows):
+    """A grid that grows at its end keeps them; in one that grows in its middle they would name other rows."""
     list(verify_all(**book))
-    stored = book["folder"] / "verified.csv"
+    publish(book, monkeypatch)
+    book["record"].write_text("", encoding="utf-8")
+    grown = dataclasses.replace(HALF, paper=sweep.grid(n=grid))
+    sweep.run("half", half, grown.paper, folder=book["folder"])
+    found = verify_all({"half": grown}, folder=book["folder"], record=book["record"])
+    assert sorted(row for _, row, _ in found) == sorted(row for row in rows)
+
+
+def test_a_processor_made_to_round_like_others_spares_others_the_work(book, monkeypatch):
+    """What one compared under a variable no other compares again; its own rounding each compares for itself."""
+    for rounding, left in (("MKL_CBWR=COMPATIBLE", 0), ("", 3)):
+        line = f"half,1,abacus,{rounding},1,3,3,0,0-2,,{fingerprint(HALF.paper[:3])}"
+        (book["folder"] / "verified.csv").write_text(f"{','.join(COLUMNS)}\n{line}\n", encoding="utf-8")
+        if rounding:
+            monkeypatch.setenv(*rounding.split("="))
+        else:
+            monkeypatch.delenv("MKL_CBWR")
+        assert len(list(verify_all(**book))) == left
+
+
+def test_a_row_that_differed_is_compared_again(book, monkeypatch):
+    """The file keeps it until then: by the record of another machine, which has it not."""
+    line = f"half,1,{CSV},,1,3,3,1,0 2,1,{fingerprint(HALF.paper[:3])}"
+    (book["folder"] / "verified.csv").write_text(f"{','.join(COLUMNS)}\n{line}\n", encoding="utf-8")
+    book["record"].write_text("", encoding="utf-8")
+    assert publish(book, monkeypatch)[1:] == [line]
+    assert list(verify_all(**book)) == [("half", 1, None)]
+    assert publish(book, monkeypatch)[1:] == [f"half,1,{CSV},,1,3,3,0,0-2,,{fingerprint(HALF.paper[:3])}"]
+
+
+def test_counts_of_the_same_version_stay(book, monkeypatch):
+    """Those of other processors, and those that do not say which rows they counted, as long as they are the larger."""
+    list(verify_all(**book, seconds=2))
+    old = f"half,1,{CSV},,1,3,3,0,,,"
     lines = [
-        "table,version,processor,rounding,threads,rows,compared,different", "half,1,abacus,,1,3,2,1",
-        "half,0,abacus,MKL_CBWR=COMPATIBLE,1,3,3,0", "gone,1,abacus,,1,3,3,0", f"half,1,{CSV},,2,3,3,3",
+        ",".join(COLUMNS), "half,1,abacus,,1,3,2,1,,,", "half,0,abacus,MKL_CBWR=COMPATIBLE,1,3,3,0,,,",
+        "gone,1,abacus,,1,3,3,0,,,", old,
     ]  # fmt: skip
-    stored.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (book["folder"] / "verified.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     for _ in range(2):
-        all_rows.main([str(book["record"]), "--folder", str(book["folder"])])
-        held = stored.read_text(encoding="utf-8").splitlines()
-        assert held[0] == lines[0] and sorted(held[1:]) == sorted([lines[1], f"half,1,{CSV},,1,3,3,0"])
+        assert sorted(publish(book, monkeypatch)) == sorted([lines[0], lines[1], old])
+    list(verify_all(**book))
+    known = f"half,1,{CSV},,1,3,3,0,0-2,,{fingerprint(HALF.paper[:3])}"
+    assert sorted(publish(book, monkeypatch)) == sorted([lines[0], lines[1], known])

@@ -14,6 +14,7 @@ import torch
 
 from attnrank import sweep
 from attnrank.experiments import EXPERIMENTS
+from attnrank.experiments.upkeep import compared
 from attnrank.experiments.upkeep.verification import Verdict, verify
 from attnrank.sweep import _provenance
 from table_values import impossible
@@ -158,6 +159,8 @@ def test_rows_under_other_roundings_are_of_these_tables():
         experiment = EXPERIMENTS[row.table]
         assert row.version == experiment.version, f"{row.table} has a new version: verify its rows again"
         assert 0 == row.different <= row.compared <= row.rows <= len(experiment.paper) and not experiment.timed
+        named = compared.known(row._asdict(), experiment)
+        assert len(named) == (row.compared if row.same else 0), f"{row.table} has another grid: verify its rows again"
     emulated = {
         (rounding, threads) for threads in (1, 2)
         for rounding in ("ATEN_CPU_CAPABILITY=avx2", "ATEN_CPU_CAPABILITY=default", "MKL_CBWR=COMPATIBLE")

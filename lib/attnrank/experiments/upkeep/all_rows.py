@@ -6,8 +6,8 @@ machine rounds like others.
 
     python -m attnrank.experiments.upkeep.all_rows verified.jsonl
 
-writes ``book/results/verified.csv``: how far that has come, by table, processor and way to round. What it says of
-processors that the record does not name stays, of tables whose version is still the same.
+adds it to ``book/results/verified.csv``: how far that has come, by table, processor and way to round, and which rows
+these were, so that another machine goes on from there without the record.
 """
 
 from __future__ import annotations
@@ -28,15 +28,13 @@ import torch
 from attnrank import sweep
 from attnrank.benchmarks import processor
 from attnrank.experiments.experiment import Experiment
+from attnrank.experiments.upkeep.compared import COLUMNS, KEYS, fingerprint, identities, identity, known, spans, stored
 from attnrank.experiments.upkeep.copies import at_hand
 from attnrank.experiments.upkeep.cost import seconds_again
 from attnrank.sweep import Setting
 
 #: What makes this machine round like another.
 CONDITIONS = ("ATEN_CPU_CAPABILITY", "MKL_CBWR")
-
-COLUMNS = ["table", "version", "processor", "rounding", "threads", "rows", "compared", "different"]
-
 
 @dataclass(frozen=True)
 class Threads:
@@ -81,12 +79,19 @@ def verify_all(
     experiments: dict[str, Experiment], *, record: str | Path, seconds: float = 60.0, threads: int = 1,
     folder: str | Path | None = None,
 ) -> Iterator[tuple[str, int, str | None]]:
-    """Compare the rows that the record lacks, cheapest tables first: yield table, number of the row, what differs.
+    """Compare the rows that are not compared yet, cheapest tables first: yield table, number of the row, what differs.
 
-    Rows are those of :func:`cheap_rows`. Each is in the record when it is yielded.
+    Rows are those of :func:`cheap_rows`, less those that the record has under these conditions and those that did not
+    differ by ``verified.csv``: on a processor like this one or, under a variable that makes machines round like others,
+    on any. Each is in the record when it is yielded.
     """  # fmt: skip
     record, where = Path(record), conditions(threads)
-    done = {_identity(entry) for entry in read_record(record) if entry["conditions"] == where}
+    rounding = _rounding(where)
+    done = {identity(entry) for entry in read_record(record) if entry["conditions"] == where}
+    lines = stored(folder)
+    for line in lines[(lines.rounding == rounding) & (lines.threads == threads)].to_dict("records"):
+        if line["table"] in experiments and (rounding or line["processor"] == where["processor"]):
+            done |= {row for row, different in known(line, experiments[line["table"]]).items() if not different}
     plan = {name: cheap_rows(name, experiment, seconds, folder) for name, experiment in experiments.items()}
     cost = {
         name: seconds_again(name, experiments[name], folder=folder)[rows].sum() for name, rows in plan.items() if rows
@@ -95,7 +100,7 @@ def verify_all(
         experiment = experiments[name]
         head = {"table": name, "version": experiment.version}
         of = {row: head | {"setting": experiment.paper[row]} for row in plan[name]}
-        rows = [row for row in plan[name] if _identity(of[row]) not in done]
+        rows = [row for row in plan[name] if identity(of[row]) not in done]
         function = Threads(experiment.function, threads) if threads > 1 else experiment.function
         started = time.perf_counter()
         for row, difference in sweep.differences(
@@ -109,47 +114,54 @@ def verify_all(
             yield name, row, difference
 
 
-def _identity(entry: dict) -> str:
-    """A row by what it computes: its number changes when a grid grows."""
-    return json.dumps([entry["table"], entry["version"], entry["setting"]])
+def _rounding(where: dict) -> str:
+    """The way to round of some conditions, such as "MKL_CBWR=COMPATIBLE"; "" for the machine's own."""
+    return " ".join(f"{name}={where[name]}" for name in CONDITIONS if name in where)
 
 
 def coverage(
     experiments: dict[str, Experiment], *, record: str | Path, seconds: float = 60.0, folder: str | Path | None = None
 ) -> pd.DataFrame:
-    """How many rows of each table have been compared, by processor, way to round and number of threads of the record.
+    """How many rows of each table have been compared, by processor, way to round and number of threads.
 
-    Columns: ``table``, ``version``, ``processor``, ``rounding`` (such as "MKL_CBWR=COMPATIBLE", "" for the machine's
-    own), ``threads``, ``rows`` (those of :func:`cheap_rows`), ``compared`` of them, and ``different`` of these when
-    they were compared last. Tables of measured times and those whose data are not at hand have no rows, and are left
-    out.
+    What the record has is added to what ``verified.csv`` has, of tables whose version is still the same. Columns:
+    ``table``, ``version``, ``processor``, ``rounding`` (such as "MKL_CBWR=COMPATIBLE", "" for the machine's own),
+    ``threads``, ``rows`` (those of :func:`cheap_rows`), ``compared`` of them, ``different`` of these when they were
+    compared last, ``same`` and ``differing`` (the numbers of these rows in the table's grid, from 0, such as "0-27 30";
+    "" in lines that counted without saying which) and ``grid`` (a fingerprint of the table's settings up to the last of
+    these, without which the numbers say nothing). Tables of measured times and those whose data are not at hand have no
+    rows: what was known of them stays as it was.
     """
     last: dict[tuple[str, str, int], dict[str, bool]] = defaultdict(dict)
+    lines = {}
+    for line in stored(folder).to_dict("records"):
+        experiment = experiments.get(line["table"])
+        if experiment is not None and line["version"] == experiment.version:
+            lines[tuple(line[key] for key in KEYS)] = line
+            last[line["processor"], line["rounding"], line["threads"]] |= known(line, experiment)
     for entry in read_record(Path(record)):
         where = entry["conditions"]
-        rounding = " ".join(f"{name}={where[name]}" for name in CONDITIONS if name in where)
-        last[where["processor"], rounding, where["threads"]][_identity(entry)] = entry["difference"] is not None
-    found = []
-    for name, experiment in sorted(experiments.items()):
+        different = entry["difference"] is not None
+        last[where["processor"], _rounding(where), where["threads"]][identity(entry)] = different
+    for name, experiment in experiments.items():
         rows = cheap_rows(name, experiment, seconds, folder)
-        head = {"table": name, "version": experiment.version}
-        of = [_identity(head | {"setting": experiment.paper[row]}) for row in rows]
-        for (chip, rounding, threads), different in sorted(last.items()) if rows else ():
-            compared = [different[row] for row in of if row in different]
-            counts = {"rows": len(rows), "compared": len(compared), "different": sum(compared)}
-            found.append(head | {"processor": chip, "rounding": rounding, "threads": threads} | counts)
-    return pd.DataFrame(found, columns=COLUMNS)
+        of = dict(zip(identities(name, experiment, rows), rows, strict=True))
+        for place, results in last.items() if rows else ():
+            key = (name, experiment.version, *place)
+            here = {row: results[known_by] for known_by, row in of.items() if known_by in results}
+            if key not in lines or len(here) >= lines[key]["compared"]:  # a count whose rows are unknown may be larger
+                lines[key] = dict(zip(KEYS, key, strict=True)) | _counts(experiment, len(rows), here)
+    table = pd.DataFrame(lines.values(), columns=COLUMNS)
+    return table.sort_values(KEYS, kind="stable", ignore_index=True)
 
 
-def with_others(table: pd.DataFrame, stored: Path, experiments: dict[str, Experiment]) -> pd.DataFrame:
-    """A table of :func:`coverage` and, of what is stored, other processors' counts of tables of the same version."""
-    if not stored.exists():
-        return table
-    before = pd.read_csv(stored, keep_default_na=False)
-    versions = before.table.map({name: each.version for name, each in experiments.items()})
-    kept = before[~before.processor.isin(table.processor) & (before.version == versions)]
-    joined = pd.concat([kept, table]) if len(kept) else table
-    return joined.sort_values(COLUMNS[:5], kind="stable", ignore_index=True)
+def _counts(experiment: Experiment, rows: int, here: dict[int, bool]) -> dict:
+    """The rest of a line: ``here`` says of each row that was compared whether it differed."""
+    same, differing = (sorted(row for row, different in here.items() if different == kind) for kind in (False, True))
+    return {
+        "rows": rows, "compared": len(here), "different": len(differing), "same": spans(same),
+        "differing": spans(differing), "grid": fingerprint(experiment.paper[: max(here, default=-1) + 1]),
+    }  # fmt: skip
 
 
 def ends_whole(path: Path) -> bool:
@@ -163,7 +175,7 @@ def ends_whole(path: Path) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write ``verified.csv`` into the results folder from a record."""
+    """Add a record to ``verified.csv`` in the results folder."""
     from attnrank.experiments import EXPERIMENTS  # here: the registry imports every experiment, this module none
 
     parser = argparse.ArgumentParser(description="Write verified.csv: which published rows were compared, and how.")
@@ -174,7 +186,7 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"record must be a file, {options.record} is none")
     folder = sweep.results_folder(options.folder)
     published = {name: each for name, each in EXPERIMENTS.items() if (folder / f"{name}.json").exists()}
-    table = with_others(coverage(published, record=options.record, folder=folder), folder / "verified.csv", published)
+    table = coverage(published, record=options.record, folder=folder)
     table.to_csv(folder / "verified.csv", index=False, lineterminator="\n")
 
 
