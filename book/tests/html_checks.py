@@ -1,7 +1,8 @@
-"""Faults that the HTML files show without a browser: dead links, figures without alt text or caption."""
+"""Faults that the HTML files show without a browser: dead links, figures without alt text or caption, raw markup."""
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
@@ -61,3 +62,16 @@ def caption(image: Tag) -> str:
     figure = image.find_parent("figure")
     text = figure.find("figcaption") if figure else None
     return text.get_text(strip=True) if text else ""
+
+
+#: Formulas, emphasis, roles and code that nothing turned into what they stand for.
+RAW = re.compile(r"\$[^$\s][^$]*\$|\\[A-Za-z]{2,}|\*\*\S|\{[a-z:]+\}`|``[^`]+``|\bnan\b")
+
+
+def raw_markup(path: Path) -> list[str]:
+    """Markup that is read as text, outside of code and formulas: a caption with dollar signs, say."""
+    texts = [
+        text for article in parse(path).select("article") for text in article.find_all(string=True)
+        if not text.find_parent(["code", "pre", "script", "style"]) and not text.find_parent(class_="math")
+    ]  # fmt: skip
+    return [f"{path.name}: {found.group()!r} is raw" for text in texts for found in RAW.finditer(text)]

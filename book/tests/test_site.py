@@ -79,6 +79,10 @@ def test_figures_have_alt_text_and_caption(site: Path) -> None:
     assert [fault for page in pages(site) for fault in html_checks.figure_faults(page)] == []
 
 
+def test_markup_is_rendered(site: Path) -> None:
+    assert [fault for page in pages(site) for fault in html_checks.raw_markup(page)] == []
+
+
 def test_old_addresses_lead_to_pages(root: Path, site: Path) -> None:
     moved = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"]["redirects"]
     assert moved
@@ -158,7 +162,7 @@ def test_names_stand_left_and_numbers_right(browser: browsing.Browser, tmp_path:
 
 def test_a_faultless_page_passes_without_browser(tmp_path: Path) -> None:
     page = planted(tmp_path, body=GOOD)
-    assert html_checks.dead_links(page) == html_checks.figure_faults(page) == []
+    assert html_checks.dead_links(page) == html_checks.figure_faults(page) == html_checks.raw_markup(page) == []
 
 
 @pytest.mark.parametrize(
@@ -226,3 +230,9 @@ def test_dead_links_are_found(tmp_path: Path, body: str, expected: str) -> None:
 )
 def test_figure_faults_are_found(tmp_path: Path, body: str, expected: str) -> None:
     assert any(expected in fault for fault in html_checks.figure_faults(planted(tmp_path, body=body)))
+
+
+@pytest.mark.parametrize("raw", ["$d_{qk}$ alone", "a **bold** word", "{doc}`page`", "\\alpha", "``code``", "rank nan"])
+def test_raw_markup_is_found(tmp_path: Path, raw: str) -> None:
+    page = planted(tmp_path, body=f"<p>{raw}</p><code>{raw}</code><span class='math'>{raw}</span>")
+    assert len(html_checks.raw_markup(page)) == 1
