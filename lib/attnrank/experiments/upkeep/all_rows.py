@@ -33,8 +33,8 @@ from attnrank.experiments.upkeep.copies import at_hand
 from attnrank.experiments.upkeep.cost import seconds_again
 from attnrank.sweep import Setting
 
-#: What makes this machine round like another.
-CONDITIONS = ("ATEN_CPU_CAPABILITY", "MKL_CBWR")
+#: What makes this machine round like another: torch and its products, and the products and loops of numpy.
+CONDITIONS = ("ATEN_CPU_CAPABILITY", "MKL_CBWR", "OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES")
 
 @dataclass(frozen=True)
 class Threads:
