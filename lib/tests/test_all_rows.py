@@ -15,6 +15,7 @@ from attnrank.experiments.experiment import Experiment, Rounding
 from attnrank.experiments.upkeep import all_rows
 from attnrank.experiments.upkeep.all_rows import conditions, coverage, read_record, verify_all
 from attnrank.experiments.upkeep.compared import COLUMNS, fingerprint, numbers, spans
+from attnrank.sweep import __main__ as command
 
 
 def half(n: int) -> dict:
@@ -106,6 +107,19 @@ def test_command(book, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         all_rows.main([str(book["folder"] / "none.jsonl")])
     assert "record must be a file" in capsys.readouterr().err
+
+
+def test_command_of_every_row(book, monkeypatch, capsys):
+    """It says what passed, what differs and fails then, and when nothing is left."""
+    monkeypatch.setattr(command, "EXPERIMENTS", book["experiments"])
+    arguments = ["--verify", "all", "--folder", str(book["folder"]), "--record", str(book["record"])]
+    assert command.main([*arguments, "--seconds", "2"]) == 0
+    assert f"2 of 2 rows passed, noted in {book['record']}" in capsys.readouterr().out
+    assert command.main([*arguments, "--threads", "2"]) == 1
+    said = capsys.readouterr().out
+    assert said.count("DIFFERS") == 3 and "threads is 1, recomputed 2" in said and "0 of 3 rows passed" in said
+    assert command.main([*arguments, "--seconds", "2"]) == 0
+    assert "has been compared before" in capsys.readouterr().out
 
 
 def test_spans():
