@@ -41,6 +41,9 @@ def test_arms_change_what_they_say():
     assert {parameters(arm) for arm in coupled} == {whole}
     for arm in arms.same_parameters(base):
         assert abs(parameters(arm) - whole) <= base["depth"] * (2 * 64 + 1) / 2
+    values = arms.same_parameters(base, "value_dim")
+    assert [arm["value_dim"] for arm in values] == [1, 2, 4, 8, 16, 32]
+    assert {parameters(arm) for arm in values} == {whole}
     assert {frozenset(k for k in base if arm[k] != base[k]) for arm in arms.only_scores(base)} == {
         frozenset(),
         frozenset(["qk_dim"]),

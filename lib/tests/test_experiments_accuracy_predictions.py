@@ -14,7 +14,8 @@ BASE = arms.BASES["digits"]
 def made(effect, *, seeds=3, noise=0.001):
     """Runs of every arm whose accuracy is 0.5 + effect * rank, the rank being d_qk / 100 and 1 for tied arms."""
     rows = []
-    for setting in arms.runs(arms.all_arms(BASE), dataset="digits", patch=2, epochs=12, seeds=range(seeds)):
+    every = [*arms.all_arms(BASE), *arms.same_parameters(BASE, "value_dim")]
+    for setting in arms.runs(every, dataset="digits", patch=2, epochs=12, seeds=range(seeds)):
         rank = 1.0 if "tied" in setting["intervention"] else setting["qk_dim"] / 100
         wobble = noise * ((setting["seed"] * 7 + setting["qk_dim"]) % 5 - 2)
         rows.append(setting | {"rank_before": rank, "accuracy": 0.5 + effect * rank + wobble})

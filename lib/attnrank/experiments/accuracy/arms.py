@@ -40,17 +40,18 @@ def only_values(base: Setting) -> list[Setting]:
     return [base | {"value_dim": d} for d in head_dims(base)]
 
 
-def same_parameters(base: Setting) -> list[Setting]:
-    """d_qk alone with as many parameters as nearly as whole units allow: the MLP takes what queries and keys leave.
+def same_parameters(base: Setting, varied: str = "qk_dim") -> list[Setting]:
+    """d_qk alone, or d_v, with as many parameters as nearly as whole units allow: the MLP takes what the heads leave.
 
-    A unit of d_qk costs 2 h (d + 1) parameters, one of the MLP's hidden width 2 d + 1.
+    A unit of d_qk costs 2 h (d + 1) parameters, one of d_v h (2 d + 1), one of the MLP's hidden width 2 d + 1.
     """
+    width, heads = base["width"], base["heads"]
+    unit = {"qk_dim": 2 * heads * (width + 1), "value_dim": heads * (2 * width + 1)}[varied]
     arms = []
     for d in head_dims(base):
-        freed = 2 * base["heads"] * (base["width"] + 1) * (base["qk_dim"] - d)
-        hidden = base["mlp_width"] + round(freed / (2 * base["width"] + 1))
+        hidden = base["mlp_width"] + round(unit * (base[varied] - d) / (2 * width + 1))
         if hidden > 0:
-            arms.append(base | {"qk_dim": d, "mlp_width": hidden})
+            arms.append(base | {varied: d, "mlp_width": hidden})
     return arms
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 from scipy import stats
 
 from attnrank import _check
-from attnrank.experiments.accuracy.arms import SHAPE
+from attnrank.experiments.accuracy.arms import SHAPE, same_parameters
 from attnrank.experiments.accuracy.compare import Difference, difference, mean_of
 from attnrank.sweep import Setting
 
@@ -44,7 +44,7 @@ class Prediction:
 
 def predictions(base: Setting) -> list[Prediction]:
     """The predictions, after a control that says whether attention matters at all at this size and budget."""
-    full = base["qk_dim"]
+    full, leanest = base["qk_dim"], same_parameters(base, "value_dim")[0]  # d_v = 1, the MLP takes the rest
 
     def arm(intervention: str = "none", **changes: int) -> Setting:
         chosen = {"intervention": "none"} | base | changes | {"intervention": intervention}
@@ -57,6 +57,7 @@ def predictions(base: Setting) -> list[Prediction]:
         Prediction("attention made uniform (control)", arm(), arm("uniform"), "falls", CONTROL),
         *(Prediction(f"d_qk from {d} to {full}", arm(qk_dim=d), arm(), "as rank", SCORES) for d in (1, 2, 4)),
         *(Prediction(f"d_v from {d} to {full}", arm(value_dim=d), arm(), "stays", VALUES) for d in (1, 2)),
+        Prediction(f"d_v from 1 to {full}, same size", arm(**leanest), arm(), "stays", VALUES),
         *(scores("QK-norm", arm("qk_norm", qk_dim=d), d) for d in (1, 2, 4)),
         scores("QK-norm and tied", arm("tied_qk_norm", qk_dim=2), 2),
         scores("tied", arm("tied")),

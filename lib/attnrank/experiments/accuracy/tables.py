@@ -5,7 +5,17 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from attnrank.experiments.accuracy.arms import BASES, all_arms, completing, core, deciding, judging, only_scores, runs
+from attnrank.experiments.accuracy.arms import (
+    BASES,
+    all_arms,
+    completing,
+    core,
+    deciding,
+    judging,
+    only_scores,
+    runs,
+    same_parameters,
+)
 from attnrank.experiments.accuracy.runs import (
     accuracy,
     accuracy_curves,
@@ -32,7 +42,7 @@ def _digits() -> list[Setting]:
     return _once(
         of(every, seeds=[0]), of([*few, *some], seeds=[1, 2], by="arm"), of(few, seeds=[3, 4], by="arm"),
         of([*completing(DIGITS), *every], seeds=[1, 2], by="arm"), of(only_scores(DIGITS), seeds=[3, 4], by="arm"),
-        of(every, seeds=[3, 4]),
+        of(same_parameters(DIGITS, "value_dim"), seeds=[0, 1, 2], by="arm"), of(every, seeds=[3, 4]),
     )  # fmt: skip
 
 
@@ -42,9 +52,14 @@ def _pixels(epochs: int) -> list[Setting]:
     return runs(arms, dataset="digits", patch=1, epochs=epochs, seeds=range(3))
 
 
-def _cifar10(patch: int, epochs: int) -> list[Setting]:
-    """Every arm at three seeds: those of the predictions, then those that decide, then the others."""
-    arms = [*judging(PHOTOGRAPHS), *deciding(PHOTOGRAPHS), *completing(PHOTOGRAPHS), *all_arms(PHOTOGRAPHS)]
+def _cifar10(patch: int, epochs: int, before: int | None = None) -> list[Setting]:
+    """Every arm at three seeds: those of the predictions, then those that decide, then the others.
+
+    Values alone at the same parameters come last, but d_v = 1 of them after ``before`` arms of the predictions.
+    """
+    judged, last = judging(PHOTOGRAPHS), same_parameters(PHOTOGRAPHS, "value_dim")
+    first = judged if before is None else [*judged[:before], last[0], *judged[before:]]
+    arms = [*first, *deciding(PHOTOGRAPHS), *completing(PHOTOGRAPHS), *all_arms(PHOTOGRAPHS), *last]
     return _once(runs(arms, dataset="cifar10", patch=patch, epochs=epochs, seeds=range(3), by="arm"))
 
 
@@ -68,7 +83,7 @@ SERIES: dict[str, list[Setting]] = {
     "cifar10, 16 tokens, long": _core(PHOTOGRAPHS, dataset="cifar10", patch=8, epochs=20),
     "cifar10, 16 tokens, large": _core(LARGE, dataset="cifar10", patch=8, epochs=5),
     "cifar100, 16 tokens": _core(PHOTOGRAPHS, dataset="cifar100", patch=8, epochs=20),
-    "cifar10": _cifar10(patch=4, epochs=15),
+    "cifar10": _cifar10(patch=4, epochs=15, before=11),
     "cifar100": runs(deciding(PHOTOGRAPHS), dataset="cifar100", patch=4, epochs=15, seeds=range(3)),
     "cifar10, long": runs(deciding(PHOTOGRAPHS)[:6], dataset="cifar10", patch=4, epochs=60, seeds=range(3)),
     "cifar10, large": runs(core(LARGE)[:3], dataset="cifar10", patch=4, epochs=30, seeds=range(3)),
