@@ -52,6 +52,18 @@ def test_the_rank_is_that_of_the_model_written_out():
     assert result["rank_mean"] == pytest.approx(rank) and result["rank_fraction"] == pytest.approx(rank / 16)
 
 
+def test_tokens_that_are_equal_but_for_rounding_are_one():
+    """Two patches of one image differ by a constant, which LayerNorm removes; noise of rounding changes no rank."""
+    setting = SETTING | {"embedding": "normalised", "positions": 0.0, "samples": 64, "d_h": 192}
+    assert choices.vit_choices(**setting)["rank_mean"] == choices.vit_choices(**setting | {"pixels": "symmetric"})[
+        "rank_mean"
+    ]
+    x = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x[1, 3] = x[1, 1] + 1e-13
+    x[0, 4] = x[0, 2] + 1e-6  # near, and another token all the same
+    assert choices.first_equal(x).tolist() == [[0, 1, 2, 3, 4], [0, 1, 2, 1, 4]]
+
+
 @pytest.mark.parametrize("embedding", choices.EMBEDDINGS)
 @pytest.mark.parametrize("pixels", choices.PIXELS)
 def test_every_choice_gives_a_rank_and_a_class_token_one_token_more(embedding, pixels):

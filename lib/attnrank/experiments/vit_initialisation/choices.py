@@ -6,7 +6,7 @@ import math
 from functools import lru_cache
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
@@ -42,7 +42,8 @@ def vit_choices(
 ) -> Setting:
     """Hardmax rank of the first block of a random Vision Transformer, and the geometry of its tokens.
 
-    N(0, 1) query and key weights; N(0, positions^2) positions; a class token starts at zero. ``common_share`` and
+    N(0, 1) query and key weights; N(0, positions^2) positions; a class token starts at zero. Tokens that are equal but
+    for rounding are one: of patches that differ by a constant, say, between two LayerNorms. ``common_share`` and
     ``directions`` describe the tokens after LayerNorm, see :func:`token_geometry`.
     """
     x = _tokens(dataset, patch, pixels, embedding, positions, bool(class_token), samples, seed)
@@ -50,10 +51,18 @@ def vit_choices(
     w_q, w_k = torch.randn(
         2, HEADS, WIDTH, _check.integer("d_h", d_h, minimum=1), generator=generator, dtype=torch.float64
     )
-    rank = hardmax_rank_on_device(x.unsqueeze(1) @ w_q, x.unsqueeze(1) @ w_k).double()
+    first = first_equal(x)[:, None, :, None]
+    q, k = (y.gather(2, first.expand_as(y)) for y in (x.unsqueeze(1) @ w_q, x.unsqueeze(1) @ w_k))
+    rank = hardmax_rank_on_device(q, k).double()
     common_share, directions = token_geometry(x)
     return {"n": x.shape[-2], "rank_mean": rank.mean().item(), "rank_fraction": rank.mean().item() / x.shape[-2],
             "directions": 1 / (1 / directions).mean().item(), "common_share": common_share.mean().item()}  # fmt: skip
+
+
+def first_equal(x: Float[Tensor, "*batch n d"]) -> Int[Tensor, "*batch n"]:
+    """For each token the first of its sequence that is as near as rounding, 1e-9 for entries of order 1."""
+    near = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist") < 1e-9
+    return near.long().argmax(-1)
 
 
 def token_geometry(x: Float[Tensor, "*batch n d"]) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
@@ -144,5 +153,6 @@ EXPERIMENTS = {
         chapter="vit_initialisation",
         repeats=Rounding(1e-9),
         data="dataset",
+        version=2,
     ),
 }  # fmt: skip
