@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from attnrank.experiments.accuracy import arms, predictions, tables, words
+from attnrank.experiments.accuracy import arms, compare, predictions, tables, words
 from attnrank.experiments.accuracy.predictions import Prediction
 
 BASE = arms.BASES["digits"]
@@ -48,16 +48,47 @@ def test_what_is_not_complete_has_no_verdict():
     assert none.seeds["tied, d_qk = 8"] == 0 and none.verdict["d_qk from 1 to 8"] == "seen"
 
 
+@pytest.mark.parametrize(("expected", "verdicts"), [
+    ("rises", ("seen", "not seen", "against")), ("falls", ("against", "not seen", "seen")),
+    ("stays", ("against", "no change seen", "against")),
+])  # fmt: skip
+def test_a_verdict_for_every_side(expected, verdicts):
+    """An interval above 0, around it, below it; and the rank decides what "as rank" expects, from 0.02 on."""
+    rows = made(0.0, noise=0.0)
+    first, second = (BASE | {"intervention": "none", "qk_dim": d} for d in (1, 2))
+    for effect, verdict in zip((0.1, 0.0, -0.1), verdicts, strict=True):
+        wobble = 0.001 * ((rows.seed * 7 + rows.qk_dim) % 5)
+        changed = rows.assign(accuracy=0.5 + effect * (rows.qk_dim == 2) + wobble)
+        found = predictions.judged(changed, [Prediction("x", first, second, expected)])
+        assert found.verdict[0] == verdict
+        for rank, same in ((0.021, expected == "rises"), (-0.021, expected == "falls"), (0.019, expected == "stays")):
+            ranked = changed.assign(rank_before=rank * (rows.qk_dim == 2))
+            again = predictions.judged(ranked, [Prediction("x", first, second, "as rank")])
+            assert (again.expected[0] == expected) == same
+
+
 def test_the_slope():
-    """Three seeds with slopes 0.49, 0.5 and 0.51: their mean, and Student's interval with two degrees of freedom."""
+    """Seeds with slopes 0.49, 0.5 and 0.51: their mean; the interval is that of least squares with a known spread."""
     rows = made(0.5, noise=0.0)
     rows["accuracy"] += 0.01 * (rows.seed - 1) * rows.rank_before
-    slope = predictions.rank_slope(rows)
+    slope = predictions.rank_slope(rows, compare.Spread(0.02, 30))
     assert slope.mean == pytest.approx(0.5) and slope.seeds == 3
-    half = 4.302653 * 0.01 / 3**0.5
+    ranks = rows[rows.seed == 0].rank_before
+    half = 2.042272 * 0.02 / (3 * ((ranks - ranks.mean()) ** 2).sum()) ** 0.5
     assert (slope.low, slope.high) == pytest.approx((0.5 - half, 0.5 + half))
-    assert predictions.rank_slope(made(0.5, seeds=2)) is None
-    assert predictions.rank_slope(made(0.5).assign(rank_before=0.3)) is None
+    assert predictions.rank_slope(made(0.5, seeds=2), compare.Spread(0.02, 30)) is None
+    assert predictions.rank_slope(made(0.5).assign(rank_before=0.3), compare.Spread(0.02, 30)) is None
+
+
+def test_slopes_without_an_arm():
+    """One arm that alone carries a slope: without it there is none."""
+    rows = made(0.0, noise=0.0)
+    rows.loc[rows.intervention == "tied", "accuracy"] += 0.1
+    rows = rows[(rows.intervention != "tied") | (rows.qk_dim == 2)]
+    rows = rows[~rows.intervention.str.contains("tied_")]
+    found = [slope.mean for slope in predictions.slopes_without(rows, compare.Spread(0.01, 30))]
+    assert len(found) == 1 + rows.groupby(list(arms.SHAPE)).ngroups
+    assert found[0] > 0.05 and min(map(abs, found)) < 1e-9 and sum(abs(x) < 1e-9 for x in found) == 1
 
 
 def test_does_accuracy_go_with_one_rank_more_closely():

@@ -77,6 +77,50 @@ def test_differences_are_paired_by_seed():
         compare.difference(rows, {"intervention": "none"}, {"qk_dim": 2})
 
 
+def test_the_spread_is_pooled_over_arms():
+    """Two arms alone: Student's test for independent samples of one variance, by SciPy. A third arm adds its own."""
+    first, second = [0.5, 0.6, 0.7], [0.8, 0.55, 0.68]
+    rows = table([(d, s, x, 0.1) for d, arm in ((1, first), (2, second)) for s, x in enumerate(arm)])
+    arms, pooled = ({"qk_dim": 1}, {"qk_dim": 2}), compare.spread(rows)
+    found = compare.difference(rows, *arms, pooled=pooled)
+    low, high = stats.ttest_ind(second, first).confidence_interval(0.95)
+    assert pooled.freedom == 4
+    assert (found.mean, found.low, found.high) == pytest.approx((np.mean(second) - np.mean(first), low, high))
+    more = pd.concat([rows, table([(4, s, 0.4 + 0.1 * s, 0.1) for s in range(5)])])
+    wider = compare.spread(more)
+    squares = [np.var(first) * 3, np.var(second) * 3, 0.1]
+    assert (wider.freedom, wider.deviation) == (8, pytest.approx((sum(squares) / 8) ** 0.5))
+    assert compare.difference(more, *arms, pooled=wider).mean == pytest.approx(found.mean)
+    alone = compare.spread(rows[rows.seed == 0])
+    assert alone.freedom == 0 and compare.difference(rows, *arms, pooled=alone).high == np.inf
+    with pytest.raises(ValueError, match="column"):
+        compare.spread(rows, "accuracies")
+
+
+def test_intervals_that_hold_together_are_wider():
+    """13 comparisons at 95 % in all: each at 1 - 0.05 / 13."""
+    rows = table([(d, s, x, 0.1) for d, arm in ((1, [0.5, 0.6, 0.7]), (2, [0.6, 0.8, 0.7])) for s, x in enumerate(arm)])
+    arms = ({"qk_dim": 1}, {"qk_dim": 2})
+    error = np.std([0.1, 0.2, 0.0], ddof=1) / 3**0.5
+    for together, quantile in ((1, 4.302653), (13, stats.t.isf(0.025 / 13, 2))):
+        found = compare.difference(rows, *arms, together=together)
+        assert (found.high - found.mean) / error == pytest.approx(quantile, rel=1e-4)
+        pooled = compare.Spread(0.1, 20)
+        half = compare.difference(rows, *arms, together=together, pooled=pooled).high - found.mean
+        assert half == pytest.approx(0.1 * (2 / 3) ** 0.5 * stats.t.isf(0.025 / together, 20))
+
+
+def test_the_interval_of_a_correlation():
+    """Ten arms with Spearman's 0.5152: Fisher's interval with the variance of Bonett and Wright, by hand."""
+    order = [3, 1, 2, 6, 9, 4, 0, 5, 8, 7]
+    rows = table([(d, s, 0.5 + 0.01 * order[d - 1], 0.01 * d) for d in range(1, 11) for s in (0, 1)])
+    rho, low, high, arms = compare.rank_correlation(rows, "rank_before", "accuracy")
+    expected = stats.spearmanr(range(10), order).statistic
+    half, middle = 1.959964 * ((1 + expected**2 / 2) / 7) ** 0.5, np.arctanh(expected)
+    ends = [(np.exp(2 * z) - 1) / (np.exp(2 * z) + 1) for z in (middle - half, middle + half)]
+    assert 0.3 < rho < 0.7 and (rho, low, high, arms) == (pytest.approx(expected), *map(pytest.approx, ends), 10)
+
+
 def test_correlation_over_arms():
     rows = table([(d, s, 0.5 + 0.01 * d + 0.001 * s, 0.3 - 0.01 * d) for d in range(1, 9) for s in (0, 1)])
     rho, low, high, arms = compare.rank_correlation(rows, "rank_before", "accuracy")

@@ -25,7 +25,8 @@ def by_arm(table: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean difference over the seeds that both arms have, its 95 % interval (infinite for one seed), their number."""
+    """Mean difference over the seeds that both arms have, its 95 % interval (infinite where nothing says how far seeds
+    spread), their number."""
 
     mean: float
     low: float
@@ -33,20 +34,47 @@ class Difference:
     seeds: int
 
 
-def difference(
-    table: pd.DataFrame, first: dict, second: dict, column: str = "accuracy", *, together: int = 1
-) -> Difference | None:
-    """Arm ``second`` minus arm ``first``, paired by seed; None while no seed has both.
+@dataclass(frozen=True)
+class Spread:
+    """Standard deviation over the seeds of an arm, the same for every arm, and its degrees of freedom."""
 
-    Arms are dicts of columns. The interval is Student's; the differences of seeds are taken as normal. With
-    ``together`` comparisons it is as wide as lets the intervals of all of them hold at once at 95 % (Bonferroni).
-    Raises ValueError for a column that the table does not have, or for ``together`` < 1.
+    deviation: float
+    freedom: int
+
+    def half(self, share: float, level: float = 0.975) -> float:
+        """Half the width of Student's interval for a sum of runs whose variance is ``share`` times that of one run."""
+        return float(stats.t.ppf(level, self.freedom) * self.deviation * np.sqrt(share)) if self.freedom else np.inf
+
+
+def spread(table: pd.DataFrame, column: str = "accuracy") -> Spread:
+    """Of the runs of one series, pooled over its arms: what differs between seeds is taken to differ alike in all.
+
+    Raises ValueError for a column that the table does not have.
+    """
+    groups = table.groupby(ARM)[_check.choice("column", column, table.columns)]
+    free = groups.count() - 1
+    freedom = int(free.sum())
+    return Spread(float(np.sqrt((groups.var().fillna(0.0) * free).sum() / max(1, freedom))), freedom)
+
+
+def difference(
+    table: pd.DataFrame, first: dict, second: dict, column: str = "accuracy", *, together: int = 1,
+    pooled: Spread | None = None,
+) -> Difference | None:
+    """Arm ``second`` minus arm ``first``, over the seeds that both have; None while no seed has both.
+
+    Arms are dicts of columns. The interval is Student's: that of the differences of seeds, taken as normal; or with
+    ``pooled`` that of two independent means of runs with this spread. With ``together`` comparisons it is as wide as
+    lets the intervals of all of them hold at once at 95 % (Bonferroni). Raises ValueError for a column that the table
+    does not have, or for ``together`` < 1.
     """
     _check.choice("column", column, table.columns)
     level = 1 - 0.025 / _check.integer("together", together, minimum=1)
     values = [_arm(table, arm).set_index("seed")[column] for arm in (first, second)]
     pairs = (values[1] - values[0]).dropna().tolist()
-    return mean_of(pairs, level) if pairs else None
+    if not pairs:
+        return None
+    return mean_of(pairs, level) if pooled is None else _around(pairs, pooled.half(2 / len(pairs), level))
 
 
 def mean_of(values: Sequence[float], level: float = 0.975) -> Difference:
@@ -54,8 +82,12 @@ def mean_of(values: Sequence[float], level: float = 0.975) -> Difference:
     numbers, half = np.asarray(values, dtype=float), np.inf
     if len(numbers) > 1:
         half = stats.t.ppf(level, len(numbers) - 1) * numbers.std(ddof=1) / np.sqrt(len(numbers))
-    mean = numbers.mean()
-    return Difference(float(mean), float(mean - half), float(mean + half), len(numbers))
+    return _around(values, half)
+
+
+def _around(values: Sequence[float], half: float) -> Difference:
+    mean = float(np.mean(values))
+    return Difference(mean, float(mean - half), float(mean + half), len(values))
 
 
 def _arm(table: pd.DataFrame, arm: dict) -> pd.DataFrame:

@@ -10,7 +10,7 @@ from scipy import stats
 
 from attnrank import _check
 from attnrank.experiments.accuracy.arms import SHAPE, same_parameters
-from attnrank.experiments.accuracy.compare import Difference, difference, mean_of
+from attnrank.experiments.accuracy.compare import Difference, Spread, difference, mean_of, spread
 from attnrank.sweep import Setting
 
 #: What accuracy should do: rise, stay, fall, or do what the measured rank at initialisation does.
@@ -22,7 +22,7 @@ SAME_RANK = 0.02
 #: What the predictions are about, in the words of the verdict.
 CONTROL, SCORES = "attention made uniform costs accuracy", "d_qk alone moves accuracy"
 VALUES, INTERVENTIONS = "d_v alone does not", "accuracy follows rank, d_qk as it is"
-SAME = "frozen or sharper scores: no change"
+SAME = "frozen scores, other temperatures: no change"
 
 
 @dataclass(frozen=True)
@@ -58,24 +58,28 @@ def predictions(base: Setting) -> list[Prediction]:
         *(Prediction(f"d_qk from {d} to {full}", arm(qk_dim=d), arm(), "as rank", SCORES) for d in (1, 2, 4)),
         *(Prediction(f"d_v from {d} to {full}", arm(value_dim=d), arm(), "stays", VALUES) for d in (1, 2)),
         Prediction(f"d_v from 1 to {full}, same size", arm(**leanest), arm(), "stays", VALUES),
-        *(scores("QK-norm", arm("qk_norm", qk_dim=d), d) for d in (1, 2, 4)),
+        *(scores("QK-norm", arm("qk_norm", qk_dim=d), d) for d in (1, 2, 4, full)),
         scores("QK-norm and tied", arm("tied_qk_norm", qk_dim=2), 2),
         scores("tied", arm("tied")),
+        Prediction("QK-norm of frozen scores, d_qk = 2", arm("frozen", qk_dim=2), arm("frozen_qk_norm", qk_dim=2),
+                   "as rank", INTERVENTIONS),
         Prediction(f"frozen, d_qk = {full}", arm(), arm("frozen"), "stays", SAME),
         Prediction(f"temperature / 4, d_qk = {full}", arm(), arm("sharp"), "stays", SAME),
+        Prediction(f"temperature learned, d_qk = {full}", arm(), arm("learned_temperature"), "stays", SAME),
     ]
 
 
 def judged(rows: pd.DataFrame, made: list[Prediction]) -> pd.DataFrame:
     """A row for each prediction: its group, change of rank / n and of accuracy with its interval, seeds, the verdict.
 
-    Verdicts: "seen", the 95 % interval of the paired differences is on the predicted side of 0; "not seen", it contains
-    0 where a change was predicted; "against", it is on another side; "no change seen", it contains 0 where none was
-    predicted. None with fewer than `SEEDS` seeds in both arms.
+    ``rows`` are all runs of one series, over whose arms the spread between seeds is pooled. Verdicts: "seen", the 95 %
+    interval is on the predicted side of 0; "not seen", it contains 0 where a change was predicted; "against", it is on
+    another side; "no change seen", it contains 0 where none was predicted. None with fewer than `SEEDS` seeds in both
+    arms.
     """
-    found = []
+    found, pooled = [], spread(rows)
     for each in made:
-        accuracy = difference(rows, each.first, each.second)
+        accuracy = difference(rows, each.first, each.second, pooled=pooled)
         rank = difference(rows, each.first, each.second, "rank_before")
         seeds = 0 if accuracy is None else accuracy.seeds
         expected = each.expected
@@ -99,16 +103,27 @@ def _verdict(accuracy: Difference, expected: str) -> str:
     return "seen" if side == wanted else "not seen" if side == 0 else "against"
 
 
-def rank_slope(rows: pd.DataFrame, column: str = "rank_before") -> Difference | None:
+def rank_slope(rows: pd.DataFrame, pooled: Spread, column: str = "rank_before") -> Difference | None:
     """Accuracy per unit of rank / n over arms whose scores alone differ: mean over seeds of least squares slopes.
 
     Arms that have all of the first `SEEDS` seeds; None with fewer than four of them, or without spread in ``column``.
-    The interval is Student's over the seeds.
+    The interval is Student's for runs of the spread ``pooled``, the ranks taken as given.
     """
     wide = _by_seed(rows, column)
     if len(wide) < 4 or wide["accuracy"].shape[1] < SEEDS or np.ptp(wide[column].to_numpy()) == 0:
         return None
-    return mean_of([np.polyfit(wide[column][seed], wide["accuracy"][seed], 1)[0] for seed in range(SEEDS)])
+    ranks = wide[column].to_numpy() - wide[column].to_numpy().mean(axis=0)  # arms, seeds
+    squares = (ranks**2).sum(axis=0)
+    slope = float(((ranks * wide["accuracy"].to_numpy()).sum(axis=0) / squares).mean())
+    half = pooled.half((1 / squares).sum() / SEEDS**2)
+    return Difference(slope, slope - half, slope + half, SEEDS)
+
+
+def slopes_without(rows: pd.DataFrame, pooled: Spread) -> list[Difference]:
+    """`rank_slope` of all arms, then without each arm in turn; those that can be had."""
+    each = [part.index for _, part in rows.groupby(list(SHAPE))]
+    slopes = [rank_slope(rows.drop(index=left_out), pooled) for left_out in ([], *each)]
+    return [slope for slope in slopes if slope is not None]
 
 
 def closer(rows: pd.DataFrame, first: str = "rank_before", second: str = "rank_after") -> Difference | None:
