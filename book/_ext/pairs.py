@@ -140,9 +140,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--run", action="store_true", help="run them, also where only prose differs")
     parser.add_argument("--check", action="store_true", help="run nothing, report the faults of all pairs")
     options = parser.parse_args(arguments)
+    sources = [path.with_suffix(".md") for path in options.notebooks] or sorted(NOTEBOOKS.glob("*.md"))
+    if missing := [str(source) for source in sources if not source.is_file()]:
+        parser.error(f"notebooks: there is no {', no '.join(missing)}")
     if not options.check:
-        for source in options.notebooks or sorted(NOTEBOOKS.glob("*.md")):
-            source = source.with_suffix(".md")
+        for source in sources:
             whole = not options.notebooks and not options.run and source.with_suffix(".ipynb").exists()
             if whole and not faults(source.with_suffix(".ipynb")):
                 continue

@@ -160,6 +160,17 @@ def test_a_missing_half_is_found(executed: NotebookNode, tmp_path: Path) -> None
     assert pairs.check(tmp_path) == ["01_title.ipynb: 01_title.md is missing", "02_other.md: 02_other.ipynb is missing"]
 
 
+def test_an_argument_that_is_no_notebook_is_named(executed: NotebookNode, tmp_path: Path, capsys) -> None:
+    """Before any other is run or written; the .ipynb stands for its text."""
+    save(tmp_path, executed, TEXT.replace("Words.", "Other words."))
+    given = [str(tmp_path / name) for name in ("01_title.ipynb", "99_nope.ipynb")]
+    with pytest.raises(SystemExit) as stopped:
+        pairs.main(given)
+    said = capsys.readouterr()
+    assert stopped.value.code == 2 and said.out == ""
+    assert said.err.endswith(f"error: notebooks: there is no {tmp_path / '99_nope.md'}\n")
+
+
 def test_no_notebook_is_a_fault(tmp_path: Path) -> None:
     assert pairs.check(tmp_path) != []
 

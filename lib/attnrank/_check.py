@@ -125,7 +125,8 @@ def same_dtype_and_device(**tensors: Tensor) -> None:
     if len({(value.dtype, value.device) for value in tensors.values()}) > 1:
         *names, last = tensors
         found = ", ".join(f"{value.dtype} on {value.device}" for value in tensors.values())
-        raise ValueError(f"{', '.join(names)} and {last} must share dtype and device, got {found}")
+        remedy = ", ".join(f"{name}.to({names[0]})" for name in (*names[1:], last))
+        raise ValueError(f"{', '.join(names)} and {last} must share dtype and device, got {found}; take {remedy}")
 
 
 def generator(name: str, value: Any) -> torch.Generator:

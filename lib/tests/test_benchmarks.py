@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import math
+import re
 import subprocess
 import sys
 
@@ -134,7 +135,8 @@ def test_a_row_says_what_was_measured_and_leaves_the_threads_as_they_were():
 def test_without_a_gpu_its_rows_say_so(contest):
     row = speed.speed(contest, 16, 4, 2, "float32", 1, "cuda", ">= 10", 3, processor())
     assert row["verdict"] == "not measured" and row["seconds"] is row["ratio"] is None
-    assert "not measured here" in line(row | _setting(contest, ">= 10"))
+    assert line(row | _setting(contest, ">= 10")).endswith("not measured here   (bar >= 10)")
+    assert line(row | _setting(contest, "")).endswith("not measured here")
 
 
 def test_an_unknown_contest_is_refused():
@@ -168,11 +170,30 @@ def test_the_brand_of_a_processor(name, short):
     [
         ("model name\t: Fast\ncpu family\t: 6\nmodel\t\t: 143\n\nmodel name\t: Slow\n", "Fast (family 6, model 143)"),
         ("model name\t: Fast 1\n", "Fast 1"),
+        ("CPU implementer\t: 0x41\nCPU part\t: 0xd0c\n\nCPU part\t: 0xd40\n", "arm (implementer 0x41, part 0xd0c)"),
     ],
 )
 def test_the_model_of_the_processor(monkeypatch, text, expected):
     monkeypatch.setattr("pathlib.Path.read_text", lambda *path, **options: text)
+    monkeypatch.setattr("platform.machine", lambda: "arm")
     assert processor() == expected and machine().startswith(expected)
+
+
+@pytest.mark.parametrize("system, command, expected", [
+    ("darwin", [sys.executable, "-c", "print('Apple M2 Pro')"], "Apple M2 Pro"),
+    ("darwin", [sys.executable, "-c", "exit(1)"], "arm"),
+    ("darwin", ["no such program"], "arm"),
+    ("win32", [sys.executable, "-c", "print('Apple M2 Pro')"], "arm"),
+])
+def test_the_name_of_the_processor_without_a_list_of_processors(system, command, expected, monkeypatch):
+    def missing(*path, **options):
+        raise FileNotFoundError
+
+    monkeypatch.setattr("pathlib.Path.read_text", missing)
+    monkeypatch.setattr("platform.processor", lambda: "arm")
+    monkeypatch.setattr("attnrank.benchmarks.timing.BRAND", command)
+    monkeypatch.setattr("sys.platform", system)
+    assert processor() == expected
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the operating system does not say")
@@ -203,6 +224,11 @@ def test_tables_of_times_are_marked_and_hold_every_bar():
         ("spectrum", 512, 64, "cuda", ">= 10"),
     } <= bars
     assert math.isclose(1 / 0.8, 1.25) and 1 / 0.952 < 1.0505  # as times: at most 1.25 of the floor, at most 5% more
+
+
+def test_the_quick_rows_claim_nothing():
+    """Bars are for the shapes of the published rows: at n = 64 a one-hot matrix is not 200 times as slow."""
+    assert {row["bar"] for row in EXPERIMENTS["speed"].quick} == {""}
 
 
 @pytest.fixture
@@ -273,6 +299,14 @@ def test_what_was_interrupted_goes_on_where_it_stopped(tmp_path, one_row_each, m
         with pytest.raises(KeyboardInterrupt) if len(expected) in (2, 3) else contextlib.nullcontext():
             main(["--folder", str(tmp_path)])
         assert calls == expected
+
+
+def test_a_folder_that_is_a_file_is_refused(tmp_path, capsys):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    for folder in (tmp_path / "file", tmp_path / "file" / "inside"):
+        with pytest.raises(SystemExit, match="2"):
+            main(["--quick", "--folder", str(folder)])
+        assert re.search("error: --folder must be a folder, or one that can be made: .*file", capsys.readouterr().err)
 
 
 def test_help_of_the_command():

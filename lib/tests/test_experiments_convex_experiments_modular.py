@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-import signal
 import subprocess
 import sys
 
@@ -210,7 +209,7 @@ def test_a_run_and_its_curve(finished, monkeypatch):
 
 
 def test_a_killed_run_goes_on_to_the_same_end(finished, tmp_path, monkeypatch):
-    """SIGKILL in the middle of a run; the process that follows ends with the same weights and the same looks."""
+    """Killed in the middle of a run; the process that follows ends with the same weights and the same looks."""
     script = (
         "import time, torch; torch.set_num_threads(1)\n"
         "from attnrank.experiments.convex_experiments import grokking\n"
@@ -227,8 +226,8 @@ def test_a_killed_run_goes_on_to_the_same_end(finished, tmp_path, monkeypatch):
     monkeypatch.delenv("ATTNRANK_RUNS", raising=False)
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "one look\n"
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
+        process.kill()
+        assert process.wait() != 0
     path = grokking.run_file(TINY, tmp_path)
     assert [look["epoch"] for look in training.load(path)[1]["progress"]["epochs"]] == [0, 1]
     grokking.trained(TINY, tmp_path)

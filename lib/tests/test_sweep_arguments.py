@@ -133,7 +133,8 @@ def test_bad_settings(settings, message, tmp_path):
     ({"version": 0}, "version must be at least 1"), ({"threads": "two"}, "threads must be one of all, one"),
     ({"checkpoint": 1}, "checkpoint must be True or False"),
     ({"threads": "all", "workers": 2}, "workers must be 1, without a cluster"),
-    ({"folder": "nowhere"}, "folder must be an existing folder, got 'nowhere'"),
+    ({"folder": __file__}, r"folder must be an existing folder, got .*arguments\.py'; make it, or name the one that"),
+    ({"folder": f"{__file__}/deeper"}, "folder must be an existing folder, got .*deeper'; make it, or"),
 ])
 def test_bad_arguments(change, message, tmp_path):
     arguments = {"name": "T", "function": simple, "settings": sweep.grid(n=[1]), "folder": tmp_path} | change
@@ -167,7 +168,51 @@ def test_a_published_table_is_extended_only_through_its_grid(tmp_path):
     assert len(table) == 3
 
 
+@pytest.mark.parametrize("name, grid", [("T", "EXPERIMENTS['T'].paper"), ("T-quick", "EXPERIMENTS['T'].quick")])
+def test_rows_that_a_published_grid_has_lost_are_not_advised_away(tmp_path, name, grid):
+    """They may have taken days: the grid gets them back, or the files come from version control."""
+    sweep.run(name, simple, sweep.grid(n=[1, 2]), folder=tmp_path, chapter="halves")
+    for settings in (sweep.grid(n=[1, 3]), sweep.grid(n=[1.0, 2.0])):
+        with pytest.raises(ValueError, match=r"; .*") as refused:
+            sweep.run(name, simple, settings, folder=tmp_path, chapter="halves")
+        assert str(refused.value).endswith(
+            f"; put these settings back in {grid} in attnrank.experiments.halves, or restore both files from version "
+            "control")
+        assert "delete" not in str(refused.value)
+
+
+def test_a_published_table_is_declared_anew_by_functions_of_its_own_package_only(tmp_path, monkeypatch):
+    """The command does so where a declaration has changed; a table of one's own has no business under its name."""
+    grid = sweep.grid(n=[1, 2])
+    sweep.run("T", simple, grid, folder=tmp_path, chapter="halves")
+    sweep.run("T", simple, grid, folder=tmp_path, chapter="halves", repeats=sweep.Exact())
+    before = bytes_of(tmp_path), record_of(tmp_path)
+    assert before[1]["repeats"] == {"kind": "exact"}
+
+    def own(n):
+        return {"half": n / 2}
+    monkeypatch.setattr(own, "__module__", "__main__")
+    with pytest.raises(ValueError, match="published table of the chapter halves; .* of your own needs another name"):
+        sweep.run("T", own, grid, folder=tmp_path, chapter="halves", repeats=sweep.Rounding(0.5))
+    assert (bytes_of(tmp_path), record_of(tmp_path)) == before
+
+
 # Folder and fingerprint -----------------------------------------------------------------------------------------------
+
+def test_a_folder_is_made_for_rows_and_not_for_reading(tmp_path, monkeypatch):
+    folder = tmp_path / "a" / "b"
+    for read in (sweep.read, sweep.provenance, lambda name, folder: sweep.results_folder(folder),
+                 lambda name, folder: next(sweep.differences(name, simple, rows=[0], folder=folder))):
+        with pytest.raises(ValueError, match="folder must be an existing folder, got .*; make it, or name the one"):
+            read("T", folder=folder)
+    assert not list(tmp_path.iterdir())
+    table = sweep.run("T", simple, sweep.grid(n=[1, 2]), folder=folder)
+    assert sweep.read("T", folder=folder).equals(table) and len(table) == 2
+    monkeypatch.setenv("ATTNRANK_RESULTS", str(tmp_path / "nowhere"))
+    with pytest.raises(ValueError, match="ATTNRANK_RESULTS must be an existing folder, got .*; make it, or"):
+        sweep.run("T", simple, sweep.grid(n=[1]))
+
+
 
 def test_results_folder(tmp_path, monkeypatch):
     monkeypatch.delenv("ATTNRANK_RESULTS", raising=False)

@@ -14,7 +14,7 @@ import torch
 
 from attnrank import experiments, sweep
 from attnrank.experiments import EXPERIMENTS
-from attnrank.experiments.experiment import Experiment, Rounding
+from attnrank.experiments.experiment import Experiment, Rounding, Statistical
 from attnrank.experiments.upkeep.verification import verify
 from attnrank.sweep import __main__ as command
 
@@ -49,10 +49,11 @@ def generator():
 
 
 def test_as_a_process(tmp_path):
-    started = [sys.executable, "-m", "attnrank.sweep", "random_heads", "--folder", str(tmp_path), "--workers", "2"]
+    folder = tmp_path / "somewhere"  # is made
+    started = [sys.executable, "-m", "attnrank.sweep", "random_heads", "--folder", str(folder), "--workers", "2"]
     done = subprocess.run(started, capture_output=True, text=True, encoding="utf-8")
     assert (done.returncode, done.stdout, done.stderr) == (0, "random_heads (quick): 16 rows, complete\n", "")
-    assert len(sweep.read("random_heads-quick", folder=tmp_path)) == 16
+    assert len(sweep.read("random_heads-quick", folder=folder)) == 16
 
 
 def test_sweep_does_not_import_what_stands_above_it():
@@ -74,9 +75,71 @@ def test_help(capsys):
                                        ["random_heads", "--workers", "two"], ["--verify"], ["--verify", "x"],
                                        ["--list", "--verify", "1"], ["random_heads", "--workers", "2", "--dask", "x"]])
 def test_refused(arguments, capsys):
+    assert "usage: python -m attnrank.sweep" in refusal(arguments, capsys)
+
+
+def refusal(arguments, capsys):
+    """What the command says of arguments that it does not take."""
     with pytest.raises(SystemExit) as stopped:
         command.main(arguments)
-    assert stopped.value.code == 2 and "usage: python -m attnrank.sweep" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert stopped.value.code == 2 and shown.out == ""
+    return shown.err
+
+
+@pytest.mark.parametrize("option, values, message", [
+    ("--verify", ["0", "-1", "x", "1.5"], "argument --verify: {} is neither a whole number from 1 on nor 'all'"),
+    ("--verify=all --threads", ["0", "-3", "x"], "argument --threads: {} is no whole number from 1 on"),
+    ("random_heads --workers", ["0", "-1"], "argument --workers: {} is no whole number from 1 on"),
+    ("--verify=1 --seconds", ["-1", "0", "nan", "inf", "x"], "argument --seconds: {} is no number above 0"),
+    ("--verify=all --record", ["missing/dir/r", "{here}"], "argument --record: {} is no file in an existing folder"),
+])
+def test_values_that_are_refused(option, values, message, tmp_path, monkeypatch, capsys):
+    """Before a row is computed, by the option's name."""
+    monkeypatch.setattr(command, "experiments", None), monkeypatch.setattr(command, "verify_all", None)
+    for value in [value.format(here=tmp_path) for value in values]:
+        assert message.format(repr(value)) in refusal(f"{option}={value}".split(), capsys)
+
+
+@pytest.mark.parametrize("arguments", ["random_heads --record r", "--verify 1 --record r", "--list --threads 2",
+                                       "random_heads --threads 1", "--verify 1 --threads 1", "random_heads --seconds 1",
+                                       "--list --seconds 9"])
+def test_options_that_would_do_nothing_are_refused(arguments, folder, capsys):
+    said = refusal([*arguments.split(), "--folder", str(folder)], capsys)
+    option = next(word for word in arguments.split() if word in ("--record", "--threads", "--seconds"))
+    assert f"error: {option} goes with --verify" + ("" if option == "--seconds" else " all") in said
+
+
+@pytest.mark.parametrize("arguments", ["--list", "--verify 1", "--verify all", "half --list", "half --verify 1"])
+def test_a_folder_that_is_missing_is_told_in_a_line(arguments, folder, tmp_path, monkeypatch, capsys):
+    arguments = arguments.split()
+    failed = command.main([*arguments, "--folder", str(tmp_path / "nowhere")])
+    shown = capsys.readouterr()
+    said = shown.out + shown.err
+    assert failed == 1 and said.count("\n") <= 2 and "folder must be an existing folder, got" in said
+    monkeypatch.delenv("ATTNRANK_RESULTS", raising=False), monkeypatch.chdir(tmp_path)
+    if not any((parent / "book" / "results").is_dir() for parent in tmp_path.parents):
+        assert command.main(arguments) == 1
+        assert "no book/results in" in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("arguments", ["--verify 2", "--verify all"])
+def test_a_folder_without_tables_is_not_verified(arguments, tmp_path, capsys):
+    assert command.main([*arguments.split(), "--folder", str(tmp_path), *record_in(arguments, tmp_path)]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err == f"error: there is no published table in {tmp_path}\n"
+
+
+def record_in(arguments, folder):
+    return ["--record", str(folder / "record.jsonl")] * arguments.endswith("all")
+
+
+def test_interrupted_while_it_verifies(folder, monkeypatch, capsys):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+    monkeypatch.setattr(command, "verify", stopped)
+    assert command.main(["--verify", "1", "--folder", str(folder)]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_failure_is_told_in_a_line(folder, monkeypatch, capsys):
@@ -157,6 +220,19 @@ def test_difference_is_the_largest_relative_one(folder):
     verdict = verify("half", changed, rows=8, generator=generator(), folder=folder)
     assert verdict.failure is None and verdict.compared == verdict.drawable == verdict.rows == 8
     assert verdict.difference == pytest.approx(8e-11, rel=1e-4)
+
+
+def test_columns_that_are_not_compared_do_not_count_as_a_difference(tmp_path):
+    """Nor is a number that may be drawn anew called the same."""
+    def drawn(n, factor=1.0):
+        return {"accuracy": n * factor, "seconds": n * factor**1000}
+    declared = Experiment("?", drawn, quick=[], paper=sweep.grid(n=[1, 2, 3]), chapter="halves",
+                          repeats=Statistical({"accuracy": 1.0}, ignored=("seconds",)))
+    sweep.run("drawn", drawn, declared.paper, folder=tmp_path, repeats=declared.repeats)
+    changed = Experiment(**(vars(declared) | {"function": lambda n: drawn(n, 1.01)}))
+    verdict = verify("drawn", changed, generator=generator(), folder=tmp_path)
+    assert verdict.failure is None and verdict.difference == pytest.approx(1 - 1 / 1.01)
+    assert "largest relative difference 9.9e-03, within its margins (all rows can be" in str(verdict)
 
 
 @pytest.mark.parametrize("change, message", [

@@ -24,12 +24,15 @@ from attnrank.experiments.measuring_speed.speed import EXPERIMENTS
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m attnrank.benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a few small cases, in seconds")
+    parser.add_argument("--quick", action="store_true", help="a few small cases, in seconds, without bars")
     parser.add_argument("--folder", help="keep the tables in this folder, in place of earlier ones")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(options.folder or temporary)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            parser.error(f"--folder must be a folder, or one that can be made: {error}")
         tables = measure_all(options.quick, folder)
     tables = {name: table[table.processor == processor()] for name, table in tables.items()}
     print(tables["speed"]["machine"].iloc[0], "\n")
@@ -113,7 +116,8 @@ def line(row: dict) -> str:
     case = f"{row['contestant']} / {row['baseline']}"
     shape = f"n {row['n']:>7} d_h {row['d_h']:>3} batch {row['batch']:>2} {row['dtype']:8} threads {row['threads']}"
     if row["verdict"] == "not measured":
-        return f"{case:55} {shape} {row['device']:4}  not measured here   (bar {row['bar']})"
+        bar = f"   (bar {row['bar']})" if row["bar"] else ""
+        return f"{case:55} {shape} {row['device']:4}  not measured here{bar}"
     spread = f"{row['ratio']:8.2f} [{row['low']:.2f}, {row['high']:.2f}]"
     limit = "" if pd.isna(row["limit"]) else f"   (limit {row['limit']:.0f})"
     return f"{case:55} {shape} {row['device']:4} {spread:30} {row['bar']:8} {row['verdict']}{limit}"

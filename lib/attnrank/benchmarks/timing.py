@@ -31,6 +31,10 @@ def peak():
 """
 
 
+#: How macOS says the name of the processor; Python knows only its kind there, "arm" for each of Apple's.
+BRAND = ["sysctl", "-n", "machdep.cpu.brand_string"]
+
+
 @dataclass(frozen=True)
 class Ratio:
     """Seconds of a contestant and of a baseline (medians), and how many times as long the baseline takes.
@@ -117,18 +121,32 @@ def machine() -> str:
 
 
 def processor() -> str:
-    """Model of the processor; on Linux with family and model number, since virtual machines hide the name."""
+    """Model of the processor; on Linux with family and model number, since virtual machines hide the name.
+
+    A list of ARM processors has no names at all, but implementer and part.
+    """
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return platform.processor() or platform.machine()
+        return _brand_on_macos() or platform.processor() or platform.machine()
     facts: dict[str, str] = {}
     for name, colon, value in (line.partition(":") for line in lines):
         if colon:
             facts.setdefault(name.strip(), value.strip())
     name = facts.get("model name") or platform.machine()
-    numbers = [f"{key.removeprefix('cpu ')} {facts[key]}" for key in ("cpu family", "model") if key in facts]
+    keys = ("cpu family", "model", "CPU implementer", "CPU part")
+    numbers = [f"{key.lower().removeprefix('cpu ')} {facts[key]}" for key in keys if key in facts]
     return f"{name} ({', '.join(numbers)})" if numbers else name
+
+
+def _brand_on_macos() -> str:
+    """The name of the processor, "Apple M2 Pro"; "" on other systems, and where it is not said."""
+    if sys.platform != "darwin":
+        return ""
+    try:
+        return subprocess.run(BRAND, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
 def brand(processor: str) -> str:

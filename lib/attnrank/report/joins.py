@@ -8,13 +8,13 @@ from typing import Literal
 import pandas as pd
 
 
-def join(left: pd.DataFrame, right: pd.DataFrame, on: Sequence[str], *, names: tuple[str, str] = ("left", "right"),
+def join(left: pd.DataFrame, right: pd.DataFrame, on: Sequence[str], *, names: tuple[str, str],
          missing: str = "refuse") -> pd.DataFrame:
     """Join two tables on the columns ``on``, in the order of the left one.
 
     Parameters
     ----------
-    names : what the tables are called in the message.
+    names : what the two tables are called in the message.
     missing : "refuse" rows of ``left`` that ``right`` lacks, or "drop" them, where that is meant.
 
     Raises

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from attnrank import experiments, sweep
+from attnrank import _check, experiments, sweep
 from attnrank.experiments import EXPERIMENTS, PROFILES
 from attnrank.experiments.upkeep.all_rows import verify_all
 from attnrank.experiments.upkeep.verification import verify
@@ -20,25 +20,31 @@ from attnrank.sweep.repeats import from_record
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    if options.list:
-        return _list(options.name, options.folder)
-    if options.verify is not None:
-        return _verify(options)
-    if options.name is None:
-        parser.error("give the NAME of a table, --list or --verify K")
+    options = _options(arguments)
     try:
-        table = experiments.run(options.name, profile=options.profile, folder=options.folder, workers=options.workers,
-                                cluster=options.dask)
-    except (ValueError, RuntimeError, OSError) as error:
+        if options.list:
+            return _list(options.name, options.folder)
+        return _compute(options) if options.verify is None else _verify(options)
+    except (ValueError, RuntimeError, OSError, ImportError) as error:
         print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
         return 1
     except KeyboardInterrupt as stopped:
         print("\n".join(["interrupted", *getattr(stopped, "__notes__", [])]), file=sys.stderr)
         return 130
-    print(f"{options.name} ({options.profile}): {len(table)} rows, complete")
-    return 0
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    """The options; exits with status 2 for those that do not go together."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.name is None and options.verify is None and not options.list:
+        parser.error("give the NAME of a table, --list or --verify K")
+    if options.seconds is not None and options.verify is None:
+        parser.error("--seconds goes with --verify")
+    for option in ("record", "threads"):
+        if getattr(options, option) is not None and options.verify != "all":
+            parser.error(f"--{option} goes with --verify all")
+    return options
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -51,7 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("name", nargs="?", choices=sorted(EXPERIMENTS), metavar="NAME", help="a table, see below")
     parser.add_argument("--profile", choices=PROFILES, default="quick", help="quick (default) or as published")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--workers", type=int, default=1, metavar="N", help="processes on this machine (default 1)")
+    where.add_argument("--workers", type=_positive, default=1, metavar="N",
+                       help="processes on this machine (default 1)")
     where.add_argument("--dask", metavar="ADDRESS", help="compute on a Dask cluster: the address of its scheduler")
     parser.add_argument("--folder", help="where the tables are; default: the book's results folder")
     instead = parser.add_mutually_exclusive_group()
@@ -62,29 +69,65 @@ def _parser() -> argparse.ArgumentParser:
         metavar="K",
         help="compute K random rows of each (or of NAME) again; all: every row, going on where it stopped",
     )
-    parser.add_argument("--seconds", type=float, metavar="S",
+    parser.add_argument("--seconds", type=_seconds, metavar="S",
                         help="--verify draws rows predicted to take at most this (default 5, or 60 for all)")
-    parser.add_argument("--record", metavar="FILE", default="verified.jsonl",
+    parser.add_argument("--record", type=_record, metavar="FILE",
                         help="--verify all writes here which rows were compared under what (default verified.jsonl)")
     parser.add_argument(
-        "--threads", type=int, default=1, metavar="T", help="--verify all computes with T threads (default 1)"
+        "--threads", type=_positive, metavar="T", help="--verify all computes with T threads (default 1)"
     )
     return parser
 
 
+def _positive(text: str) -> int:
+    if not (text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
+
+
 def _count(text: str) -> int | str:
-    return text if text == "all" else int(text)
+    if text == "all":
+        return text
+    try:
+        return _positive(text)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a whole number from 1 on nor 'all'") from None
+
+
+def _seconds(text: str) -> float:
+    try:
+        return _check.real("seconds", float(text), above=0)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0") from None
+
+
+def _record(text: str) -> str:
+    """A file to write to: the first row may take a minute, after which it would be too late to refuse it."""
+    if Path(text).is_dir() or not Path(text).parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is no file in an existing folder")
+    return text
 
 
 def _published(name: str | None, folder: str | None) -> list[str]:
-    """The names of the stored tables of experiments, or the one that is asked for."""
+    """The names of the stored tables of experiments, at least one, or the one that is asked for."""
+    where = sweep.results_folder(folder)
     if name is not None:
         return [name]
-    return sorted(path.stem for path in Path(sweep.results_folder(folder)).glob("*.json") if path.stem in EXPERIMENTS)
+    names = sorted(path.stem for path in where.glob("*.json") if path.stem in EXPERIMENTS)
+    if not names:
+        raise ValueError(f"there is no published table in {where}")
+    return names
+
+
+def _compute(options: argparse.Namespace) -> int:
+    table = experiments.run(options.name, profile=options.profile, folder=options.folder, workers=options.workers,
+                            cluster=options.dask)
+    print(f"{options.name} ({options.profile}): {len(table)} rows, complete")
+    return 0
 
 
 def _list(name: str | None, folder: str | None) -> int:
-    stored = [path.stem for path in Path(sweep.results_folder(folder)).glob("*.json")]
+    stored = [path.stem for path in sweep.results_folder(folder).glob("*.json")]
     for table in sorted({*EXPERIMENTS, *stored}) if name is None else [name]:
         print(
             _description(table, folder)
@@ -136,14 +179,15 @@ def _span(seeds: list[int]) -> str:
 
 def _verify_all(options: argparse.Namespace) -> int:
     tables = {name: EXPERIMENTS[name] for name in _published(options.name, options.folder)}
+    record = options.record or "verified.jsonl"
     compared = failed = 0
-    for name, row, difference in verify_all(tables, record=options.record, seconds=options.seconds or 60.0,
-                                            threads=options.threads, folder=options.folder):
+    for name, row, difference in verify_all(tables, record=record, seconds=options.seconds or 60.0,
+                                            threads=options.threads or 1, folder=options.folder):
         compared += 1
         failed += difference is not None
         if difference is not None:
             print(f"{name:24}  row {row}  DIFFERS: {difference}", flush=True)
-    print(f"{compared - failed} of {compared} rows passed, noted in {options.record}" if compared
+    print(f"{compared - failed} of {compared} rows passed, noted in {record}" if compared
           else "every row that can be computed here in that time has been compared before")
     return 1 if failed else 0
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 import platform
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -19,16 +20,21 @@ from attnrank.sweep.repeats import Repeats, to_record
 PACKAGE = Path(__file__).parents[1]
 
 
-def results_folder(folder: str | Path | None = None) -> Path:
+def results_folder(folder: str | Path | None = None, *, make: bool = False) -> Path:
     """Return the folder of the published tables.
 
     That is the argument, else the environment variable ATTNRANK_RESULTS unless it is empty, else the nearest
-    ``book/results`` in the current folder or its parents. Raises ValueError if it does not exist.
+    ``book/results`` in the current folder or its parents. Raises ValueError if it does not exist; with ``make``, the
+    argument is made.
     """
+    if make and folder is not None:
+        with suppress(FileExistsError, NotADirectoryError):  # a file is there: refused below
+            Path(folder).mkdir(parents=True, exist_ok=True)
     for source, path in (("folder", folder), ("ATTNRANK_RESULTS", os.environ.get("ATTNRANK_RESULTS") or None)):
         if path is not None:
             if not Path(path).is_dir():
-                raise ValueError(f"{source} must be an existing folder, got {str(path)!r}")
+                raise ValueError(f"{source} must be an existing folder, got {str(path)!r}; make it, or name the one "
+                                 "that has the tables")
             return Path(path)
     here = Path.cwd()
     for parent in (here, *here.parents):

@@ -42,7 +42,7 @@ def run(name: str, function: Callable[..., dict], settings: Iterable[Setting], *
     function : gives a dict of result columns (bool, int, float, str, or None for a missing float), the same columns
         for every setting. It is called with one torch thread, so that rows do not depend on the number of workers.
     settings : dicts with the same keys; each key has values of one type.
-    folder : see `results_folder`.
+    folder : see `results_folder`; made if it does not exist.
     workers : number of processes; 1 computes in this one.
     cluster : a ``distributed.Client`` of Dask, or the address of its scheduler, to compute on a cluster instead. Its
         workers need this package at the same state, and no access to the folder.
@@ -86,7 +86,7 @@ def run(name: str, function: Callable[..., dict], settings: Iterable[Setting], *
     manner = Manner(threads, checkpoint)
     manner.require_place(workers, cluster)
     kinds, keys = columns(settings)
-    table = Session(name, results_folder(folder))
+    table = Session(name, results_folder(folder, make=True))
     if table.json.exists():  # a published table is read without a lock, so its folder may be read-only
         table.load()
         if table.complete and table.holds(kinds, keys, declared):

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from attnrank._files import replace
 from attnrank.sweep._manner import checkpoint_folder, row_name
 from attnrank.sweep._table import Table
 from attnrank.sweep._tabletext import json_text, line_of, pack, sha256
@@ -65,12 +66,26 @@ class Session(Table):
         self.load_record()
 
     def _refuse_another_chapter(self, declared: dict) -> None:
-        """Keep a published table to the grid of its experiment: rows of one's own would make it a table of no grid."""
-        if self.record["chapter"] and not declared["chapter"]:
+        """Keep a published table to the grid of its experiment: rows of one's own would make it a table of no grid.
+
+        A function of the same package may have moved, or be declared anew; one of another package is the user's.
+        """
+        packages = {fields["module"].partition(".")[0] for fields in (self.record, declared)}
+        if self.record["chapter"] and (not declared["chapter"] or len(packages) > 1):
+            name, profile = self._experiment()
             self.refuse(self.json, f"this is a published table of the chapter {self.record['chapter']}",
-                        f"to add rows, add them to its grid, EXPERIMENTS[{self.name!r}].paper in "
-                        f"attnrank.experiments.{self.record['chapter']}, and run python -m attnrank.sweep "
-                        f"{self.name} --profile paper; a table of your own needs another name, or another folder")
+                        f"to add rows, add them to its grid, {self._grid()}, and run python -m attnrank.sweep "
+                        f"{name} --profile {profile}; a table of your own needs another name, or another folder")
+
+    def _experiment(self) -> tuple[str, str]:
+        """Name and profile of the experiment of a published table: only another profile than "paper" is in its name."""
+        name, _, profile = self.name.partition("-")
+        return name, profile or "paper"
+
+    def _grid(self) -> str:
+        """Where the settings of a published table are written."""
+        name, profile = self._experiment()
+        return f"EXPERIMENTS[{name!r}].{profile} in attnrank.experiments.{self.record['chapter']}"
 
     def _refuse_other_version(self, declared: dict) -> None:
         stored, own = self.record["version"], declared["version"]
@@ -84,6 +99,9 @@ class Session(Table):
     def _refuse_other_grid(self, kinds: Kinds, keys: list[Row]) -> None:
         """Refuse a grid that does not contain the stored rows; say what it lacks and what it adds."""
         over = "use another name, or delete both files to start over"
+        keep = f"keep the stored settings to extend the table; {over}"
+        if self.record["chapter"]:  # its rows may have taken days
+            over = keep = f"put these settings back in {self._grid()}, or restore both files from version control"
         if list(kinds.items()) != list(self.settings.items()):
             self.refuse(self.json, f"the stored setting columns are {self.settings}, this grid's are {kinds}", over)
         wanted, stored = set(keys), set(self.keys)
@@ -92,7 +110,7 @@ class Session(Table):
         if lost:
             fresh = f"{len(new)} settings are new, the first {new[0]}" if new else "no setting is new"
             self.refuse(self.json, f"another grid: {len(lost)} stored rows are not in this grid, the first {lost[0]}; "
-                        f"{fresh}", f"keep the stored settings to extend the table; {over}")
+                        f"{fresh}", keep)
 
     def load_record(self) -> None:
         self._read = stamp(self.json)  # before it is read: one that replaces it meanwhile is then read again
@@ -223,8 +241,4 @@ def write(path: Path, text: str) -> None:
         file.write(text.encode())
         file.flush()
         os.fsync(file.fileno())
-    for _ in range(100):  # Windows refuses while another process has the file open for reading
-        with suppress(PermissionError):
-            return os.replace(temporary, path)
-        time.sleep(0.02)
-    os.replace(temporary, path)
+    replace(temporary, path)

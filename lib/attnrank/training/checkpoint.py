@@ -16,6 +16,8 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
+from attnrank._files import replace
+
 ENDING = ".safetensors"
 FORMAT = "attnrank.training 1"
 REMEDY = "delete the file to train from the start, or restore it from where it came"
@@ -33,7 +35,7 @@ def save(path: str | Path, tensors: Mapping[str, Tensor], record: Mapping) -> No
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         save_file(plain, temporary, metadata)
-        os.replace(temporary, path)
+        replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -59,7 +61,8 @@ def load(
             metadata = file.metadata() or {}
             if metadata.get("format") != FORMAT:
                 _refuse(path, f"not a checkpoint of this package ({FORMAT}), but {metadata.get('format')!r}")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # copies: a tensor may be a piece of the file in memory, and Windows does not replace a file that is in use
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         _refuse(path, f"damaged: {error}")
     text = metadata.get("record", "")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from attnrank import training
+from attnrank import _check, training
 from attnrank.experiments.accuracy.runs import accuracy
 from attnrank.experiments.accuracy.tables import FINISHED, SERIES
 from attnrank.experiments.shared.runs import path_of, run_file, runs_folder, unfinished
@@ -36,18 +36,30 @@ def main(
     parser.add_argument("series", choices=series, help="a series of runs")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of this process (default 1)")
     options = parser.parse_args(arguments)
+    runs = series[options.series]
+    wanted = runs[published[options.series] :]
+    try:
+        torch.set_num_threads(_check.integer("--threads", options.threads, minimum=1))
+        outcome = _train(wanted, compute) if wanted else f"all {len(runs)} runs are published"
+    except (ValueError, RuntimeError, OSError, ImportError) as error:
+        print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    print(f"{options.series}: {outcome}")
+    return 0
+
+
+def _train(wanted: list[Setting], compute: Callable[..., Setting]) -> str:
+    """Train what is missing, with a line for each run, and say what is finished then."""
     folder = runs_folder()
     if folder is None:
-        print("error: set ATTNRANK_RUNS to the folder in which runs are kept", file=sys.stderr)
-        return 1
-    torch.set_num_threads(options.threads)
-    wanted = series[options.series][published[options.series] :]
+        raise ValueError("set ATTNRANK_RUNS to the folder in which runs are kept")
     for setting, path in unfinished(wanted, lambda setting: run_file(setting, folder), is_finished):
         row = compute(**setting)
         print(time.strftime("%H:%M:%S"), path.stem, row["stopped"] or f"{row['accuracy']:.4f}", flush=True)
-    done = sum(map(is_finished, wanted))
-    print(f"{options.series}: {done} of {len(wanted)} runs are finished in {folder}")
-    return 0
+    return f"{sum(map(is_finished, wanted))} of {len(wanted)} runs are finished in {folder}"
 
 
 def is_finished(setting: Setting) -> bool:

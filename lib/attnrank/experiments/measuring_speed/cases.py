@@ -71,14 +71,15 @@ CASES = [
     *_rows("memory", [(1000000, 64, 1)], "<= 1", device="cuda"),
     *_rows("spectrum", [(256, 8, 16), (512, 64, 16)], ">= 10", dtypes=("float64",), device="cuda"),
 ]
+#: Without bars: nothing is claimed of shapes as small as these.
 QUICK = [
-    *_rows("argmax", [(64, 8, 4)], ">= 1", rounds=3),
-    *_rows("product", [(2048, 8, 1)], ">= 0.8", rounds=3),
-    *_rows("one-hot", [(64, 8, 4)], ">= 200", rounds=3),
-    *_rows("dense", [(2048, 64, 1)], ">= 0.952", rounds=3),
-    *_rows("memory", [(4096, 8, 1)], "<= 1"),
-    *_rows("spectrum", [(64, 8, 4)], ">= 4", dtypes=("float64",), rounds=3),
-    *_rows("spectrum", [(256, 8, 16)], ">= 10", dtypes=("float64",), device="cuda"),
+    *_rows("argmax", [(64, 8, 4)], "", rounds=3),
+    *_rows("product", [(2048, 8, 1)], "", rounds=3),
+    *_rows("one-hot", [(64, 8, 4)], "", rounds=3),
+    *_rows("dense", [(2048, 64, 1)], "", rounds=3),
+    *_rows("memory", [(4096, 8, 1)], ""),
+    *_rows("spectrum", [(64, 8, 4)], "", dtypes=("float64",), rounds=3),
+    *_rows("spectrum", [(256, 8, 16)], "", dtypes=("float64",), device="cuda"),
 ]
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 
 from attnrank import _check, sweep
-from attnrank.experiments.experiment import Experiment
+from attnrank.experiments.experiment import Experiment, Statistical
 from attnrank.experiments.upkeep.copies import at_hand
 from attnrank.experiments.upkeep.cost import seconds_again
 from attnrank.sweep import Setting
@@ -25,7 +25,7 @@ class Verdict:
     """What became of one table. ``failure`` says what differs, with file, line, column and both values; None: nothing.
 
     ``compared`` rows were computed again, of ``drawable`` that can be here in the time allowed, of ``rows`` in all;
-    ``difference`` is the largest relative difference of a number.
+    ``difference`` is the largest relative difference of a number that is compared, ``agreement`` what it amounts to.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Verdict:
     difference: float = 0.0
     failure: str | None = None
     remark: str = ""
+    agreement: str = "the same"
 
     def __str__(self) -> str:
         if self.failure is not None:
@@ -43,7 +44,7 @@ class Verdict:
             return f"{self.name:24}  not compared: {self.remark}"
         where = "all rows" if self.drawable == self.rows else f"{self.drawable} of {self.rows} rows"
         compared = f"{self.compared} row" + "s" * (self.compared > 1)
-        return (f"{self.name:24}  {compared}, largest relative difference {self.difference:.1e}, the same "
+        return (f"{self.name:24}  {compared}, largest relative difference {self.difference:.1e}, {self.agreement} "
                 f"({where} can be computed again here)")
 
 
@@ -82,7 +83,10 @@ def verify(name: str, experiment: Experiment, *, rows: int = 5, seconds: float =
                                     threads=experiment.threads, checkpoint=experiment.checkpoint)
     except (ValueError, RuntimeError) as error:
         return Verdict(name, total, failure=str(error))
-    return Verdict(name, total, len(drawable), len(again), _difference(table.loc[again.index], again))
+    ignored = list(getattr(experiment.repeats, "ignored", ()))
+    difference = _difference(*(rows.drop(columns=ignored) for rows in (table.loc[again.index], again)))
+    agreement = "within its margins" if isinstance(experiment.repeats, Statistical) else "the same"
+    return Verdict(name, total, len(drawable), len(again), difference, agreement=agreement)
 
 
 def _key(setting: Setting) -> tuple:
