@@ -142,6 +142,26 @@ def test_tied_normalised_queries_are_their_own_best_keys():
         assert (hardmax_rank(*Attention(replace(config, qk_norm=False), seeded()).queries_keys(x)) < 16).any()
 
 
+@pytest.mark.parametrize("length, factor", [(0.0, 1e6), (5e-7, 1e6), (1e-3, 1e3), (2.0, 0.5)])
+def test_a_normalised_row_of_zeros_has_a_bounded_gradient(length, factor):
+    """Rows of 1e-6 and more get their length; a shorter one is multiplied by 1e6, as is its gradient, not by 1e12."""
+    module = Attention(replace(CONFIG, qk_norm=True), seeded())
+    direction = normal(4) / normal(4).norm()
+    row = (length * direction).requires_grad_()
+    unit = module._unit(row)
+    torch.testing.assert_close(unit, 2 * factor * length * direction)
+    across = normal(4, seed=1)
+    across -= across @ direction * direction  # what does not change the length
+    unit.backward(across)
+    torch.testing.assert_close(row.grad, 2 * factor * across)
+    x = normal(6, 12)
+    x[2] = 0  # biases are 0: so are query and key
+    x.requires_grad_()
+    module(x).square().sum().backward()
+    rest = x.grad[[0, 1, 3, 4, 5]].abs().max()
+    assert x.grad.isfinite().all() and 0 < x.grad[2].abs().max() < 1e7 * rest
+
+
 def test_temperatures_of_the_heads_are_learned():
     module = Attention(replace(CONFIG, learn_temperature=True), seeded())
     assert module.log_temperature.shape == (3,)

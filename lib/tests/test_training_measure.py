@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -26,6 +27,17 @@ def test_every_image_once_an_epoch_in_an_order_of_its_own():
         assert sorted(epoch.flatten(1).tolist()) == sorted(ordered.flatten(1).tolist())
     assert not torch.equal(*epochs)
     assert source.steps(16) == 4 and source.steps(50) == 1
+
+
+def test_seed_and_epoch_decide_the_order_and_the_step_decides_the_augmentation_too():
+    """Each argument matters, and nothing else does."""
+    plain, alike = images(pad=0, flip=False), images()
+    alike.train_inputs = alike.train_inputs[:1].expand(50, -1, -1, -1)  # batches differ by what is drawn for them
+    orders = {(seed, epoch): plain.batch(seed, epoch, 0, 50)[0] for seed in (0, 1) for epoch in (0, 1)}
+    drawn = {at: alike.batch(*at, 16)[0] for at in itertools.product((0, 1), repeat=3)}
+    for found in (orders, drawn):
+        assert not any(torch.equal(a, b) for a, b in itertools.combinations(found.values(), 2))
+    assert all(torch.equal(x, alike.batch(*at, 16)[0]) for at, x in drawn.items())
 
 
 def test_crops_and_mirror_images_by_hand():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -76,7 +75,7 @@ def test_a_run_that_is_killed_ends_with_the_same_bits(tmp_path):
                 time.sleep(0.01)
             time.sleep(0.05 * kills)
         finally:
-            job.send_signal(signal.SIGKILL)
+            job.kill()
             job.wait()
     steps = training.load(path)[1]["progress"]["steps"]
     assert 0 < steps <= 24
@@ -162,6 +161,63 @@ def test_runs_that_no_parameter_and_no_sum_tells_apart_are_refused(shown, positi
     assert train(net, source, RECIPE, seed=0, checkpoint=path).sessions == 2
 
 
+@pytest.mark.parametrize("stop", [0, 5, 12])
+def test_other_initial_weights_and_another_probe_are_another_run(stop, tmp_path):
+    """At any step. A file that does not say what they were is gone on from, and so is one that rounding tells apart."""
+    source, path = double(images()), tmp_path / "run.safetensors"
+    probe = source.standardised(source.test_images[:2])
+
+    def go_on(net, probe=probe, source=source):
+        return train(net, source, RECIPE, seed=1, probe=probe, checkpoint=path, checkpoint_seconds=0)
+
+    if stop < 12:
+        with pytest.raises(KeyboardInterrupt):
+            go_on(model(), source=stopping(double(images()), stop))
+    else:
+        go_on(model())
+    before = path.read_bytes()
+    other, pooled = model(seed=77), model()
+    with torch.no_grad():
+        pooled.pooling.weight.neg_()  # only the last matrix is another: a new head on a body that is kept
+    for net, taken, shown in (
+        (other, probe, "initial_weights is '.*', not '"),
+        (pooled, probe, "initial_weights is '.*', not '"),
+        (model(), None, r"probe is '\(2, 2, 8, 8\) of mean size 0.*', not None"),
+        (model(), probe[:1], r"probe is '\(2, .*', not '\(1, "),
+        (model(), probe.flip(0) * 1.01, r"probe is '\(2, .* of mean size 0.*', not '\(2, "),
+    ):
+        with pytest.raises(ValueError, match=f"another run: {shown}.*delete the file"):
+            go_on(net, taken)
+        assert path.read_bytes() == before
+    tensors, record = training.load(path)
+    for name in ("initial_weights", "probe"):
+        del record["details"][name]
+    training.save(path, tensors, record)
+    assert go_on(other).sessions == 2
+    path.write_bytes(before)
+    rounded = model()
+    with torch.no_grad():
+        for value in rounded.parameters():
+            value *= 1 + 1e-7
+    run = go_on(rounded, probe * (1 + 1e-9))
+    assert run.sessions == 2 and all("ranks" in epoch for epoch in run.epochs)
+
+
+def test_the_model_of_a_call_that_was_interrupted_goes_on(tmp_path):
+    """The same call once more in one process, as in a notebook, though the model was trained a little meanwhile."""
+    net, whole, path = model(), model(), tmp_path / "run.safetensors"
+    train(whole, double(images()), RECIPE, seed=1)
+    with pytest.raises(KeyboardInterrupt):
+        train(net, stopping(double(images()), 6), RECIPE, seed=1, checkpoint=path)  # the file is of step 4
+    assert train(net, double(images()), RECIPE, seed=1, checkpoint=path).sessions == 2
+    assert same(weights(net), weights(whole))
+    path.unlink()  # another run, of the trained model
+    train(net, double(images()), RECIPE, seed=1, checkpoint=path)
+    with pytest.raises(ValueError, match="another run: initial_weights"):
+        train(model(), double(images()), RECIPE, seed=1, checkpoint=path)
+    assert train(whole, double(images()), RECIPE, seed=1, checkpoint=path).sessions == 2
+
+
 @pytest.mark.parametrize("damage", ["cut", "flipped", "record", "foreign", "text", "empty"])
 def test_damaged_and_foreign_checkpoints_are_refused(damage, tmp_path):
     path = tmp_path / "run.safetensors"
@@ -181,6 +237,16 @@ def test_damaged_and_foreign_checkpoints_are_refused(damage, tmp_path):
         training.load(path)
     with pytest.raises(FileNotFoundError, match="no checkpoint"):
         training.load(tmp_path / "other.safetensors")
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="the system does not say which files are mapped")
+def test_what_was_loaded_holds_no_part_of_the_file(tmp_path):
+    """A file that is mapped into memory cannot be replaced on Windows."""
+    path = tmp_path / "run.safetensors"
+    training.save(path, {"x": torch.arange(6.0)}, {})
+    tensors, _ = training.load(path)
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        assert str(path) not in maps.read() and tensors["x"].tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_checkpoints_are_safetensors_and_json(tmp_path):

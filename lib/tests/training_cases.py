@@ -24,8 +24,8 @@ def images(count=50, **options):
     )
 
 
-def model(config=CONFIG, dtype=torch.float64, **options):
-    generator = torch.Generator().manual_seed(0)
+def model(config=CONFIG, dtype=torch.float64, seed=0, **options):
+    generator = torch.Generator().manual_seed(seed)
     options = {
         "image_size": 8,
         "patch_size": 2,

@@ -24,9 +24,10 @@ class Attention(nn.Module):
         output = [A_1 V_1, ..., A_h V_h] W_o + b_o
 
     b_k adds the same number to every score of a row, so it changes no A_i and its gradient is 0; it is kept because
-    common checkpoints have it. With ``qk_norm`` the rows of Q_i and K_i are scaled to length sqrt(d_h) first, with
-    ``tied`` K_i = Q_i, and with ``learn_temperature`` log T_i is a parameter. Tokens have shape (*batch, n, d); where
-    ``keys`` (*batch, n) is False a token is no key: padding.
+    common checkpoints have it. With ``qk_norm`` the rows of Q_i and K_i are scaled to length sqrt(d_h) first, those
+    shorter than 1e-6 by sqrt(d_h) / 1e-6: a row of zeros stays, and its gradient is that many times what reaches it.
+    With ``tied`` K_i = Q_i, and with ``learn_temperature`` log T_i is a parameter. Tokens have shape (*batch, n, d);
+    where ``keys`` (*batch, n) is False a token is no key: padding.
     """
 
     def __init__(self, config: TransformerConfig, generator: torch.Generator) -> None:
@@ -79,7 +80,7 @@ class Attention(nn.Module):
         return y.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
 
     def _unit(self, y: Float[Tensor, "*batch h n d_h"]) -> Float[Tensor, "*batch h n d_h"]:
-        return F.normalize(y, dim=-1) * math.sqrt(y.shape[-1]) if self.qk_norm else y
+        return F.normalize(y, dim=-1, eps=1e-6) * math.sqrt(y.shape[-1]) if self.qk_norm else y
 
 
 class Block(nn.Module):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,8 @@ from attnrank.training.recipe import Recipe, decay_groups, learning_rate
 from attnrank.training.source import Source
 
 REMEDY = "lower the recipe's rate, lengthen its warm-up, or clip"
+#: What `_untrained` gave of a model when its run with a file began, so that an interrupted call can be made again.
+_BEGUN: WeakKeyDictionary[nn.Module, dict[Path, str]] = WeakKeyDictionary()
 
 
 class NonFiniteLoss(RuntimeError):
@@ -79,8 +82,9 @@ def train(
     seed : >= 0; with the number of the step it decides every batch. It does not touch the weights that are there.
     probe : inputs on which attention ranks are taken before training and after each epoch; None: never.
     checkpoint : a file that is written after each epoch and every ``checkpoint_seconds``, and from which the run goes
-        on if it is there. A run that was killed at any moment ends with the bits of an uninterrupted one, in float64 on
-        a CPU with the same number of threads; elsewhere to rounding, which training amplifies.
+        on if it is there; ``model`` is then what it was before training, drawn again, or the model of a call that was
+        interrupted in this process. A run that was killed at any moment ends with the bits of an uninterrupted one, in
+        float64 on a CPU with the same number of threads; elsewhere to rounding, which training amplifies.
     progress : called with the entry of each epoch.
     started : called once with the `Run`, which fills as training goes on: what there is of a run that is stopped.
 
@@ -88,7 +92,8 @@ def train(
     ------
     NonFiniteLoss : the loss of a step or its gradient's length is not finite, or the test loss after an epoch; with the
         epoch, the step size, and which step the checkpoint is of. It stays as it was written last, before that.
-    ValueError : bad argument; a checkpoint that is damaged or of another run.
+    ValueError : bad argument; a checkpoint that is damaged or of another run: other initial weights, recipe, seed,
+        data or probe.
     """
     seed = _check.integer("seed", seed, minimum=0)
     device = torch.device(device)
@@ -100,9 +105,11 @@ def train(
         config: Any = model.config
         identity["config"] = asdict(config)
     path = None if checkpoint is None else Path(checkpoint)
-    details = {} if path is None else _details(model, source)
+    details = {} if path is None else _details(model, source, probe, path.resolve())
     state = _State(model, optimizer, identity, details, path, checkpoint_seconds)
     state.resume()
+    if path is not None:
+        _BEGUN.setdefault(model, {})[path.resolve()] = details["initial_weights"]
     run = state.run
     run.device = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     if started is not None:
@@ -191,10 +198,35 @@ def _shape(model: nn.Module) -> dict[str, str]:
             for name, value in model.named_parameters()}  # fmt: skip
 
 
-def _details(model: nn.Module, source: Any) -> dict[str, Any]:
-    """What else tells a run from another; a source may say it of its data. Older checkpoints do not have it."""
+def _details(model: nn.Module, source: Any, probe: Tensor | None, path: Path) -> dict[str, Any]:
+    """What else tells a run from another, the model not being trained or resumed yet; a source may say it of its data.
+
+    Older checkpoints do not have it.
+    """
     fixed = {name: str(tuple(value.shape)) for name, value in model.named_buffers()}  # positions that are not learned
-    return {"buffers": fixed} | (source.details() if hasattr(source, "details") else {})
+    begun = _BEGUN.get(model, {}).get(path) if path.exists() else None
+    return {"buffers": fixed, "initial_weights": begun or _untrained(model), "probe": _size(probe)} | (
+        source.details() if hasattr(source, "details") else {}
+    )
+
+
+def _untrained(model: nn.Module) -> str:
+    """Eight entries of parameters that are not constant, from the first of the first one to the last of the last one.
+
+    Three digits of them: another processor draws the same but for rounding.
+    """
+    drawn = [value.detach().flatten() for value in model.parameters() if value.numel() > 1]
+    drawn = [value for value in drawn if value.min() < value.max()]  # not biases of 0 and gains of 1
+    places = ((drawn[at * (len(drawn) - 1) // 7], at) for at in range(8 if drawn else 0))
+    return " ".join(f"{value[at * (len(value) - 1) // 7].item():.3g}" for value, at in places)
+
+
+def _size(probe: Tensor | None) -> str | None:
+    """The shape of a probe and the mean size of its entries, to five digits: a sum that rounding changes by less."""
+    if probe is None:
+        return None
+    values = torch.as_tensor(probe)
+    return f"{tuple(values.shape)} of mean size {values.double().abs().mean().item():.5g}"
 
 
 class _State:

@@ -92,7 +92,8 @@ SERIES: dict[str, list[Setting]] = {
 FINISHED = {
     "digits, brief": 9, "digits": 222, "digits, pixels": 6, "digits, pixels, brief": 6, "cifar10, short": 156,
     "cifar10, 16 tokens, long": 21, "cifar10, 16 tokens, large": 21, "cifar100, 16 tokens": 21,
-    "cifar10": 39,  # chapter 15 says which runs had zeros after queries, keys or values: the same up to rounding
+    # the chapter `accuracy` says which runs had zeros after queries, keys or values: the same up to rounding
+    "cifar10": 39,
     "cifar100": 0, "cifar10, long": 0, "cifar10, large": 0,
 }  # fmt: skip
 
