@@ -46,7 +46,9 @@ def test_floats_are_near_and_everything_else_is_equal(repeats, slack):
 
 def test_rounding_near_zero_has_a_tolerance_of_its_own():
     assert Rounding(1e-9).difference({"x": 1e-17}, {"x": -1e-17}, 1) is not None
-    assert Rounding(1e-9, atol=1e-15).difference({"x": 1e-17}, {"x": -1e-17}, 1) is None
+    for repeats in (Rounding(1e-9, atol=1e-15), Exact()):
+        assert repeats.difference({"x": 1e-17}, {"x": -1e-17}, 1) is None
+        assert repeats.difference({"x": 0.0}, {"x": 3e-15}, 1) is not None
 
 
 def test_margins_of_a_statistical_table_err_as_often_as_they_say():
@@ -248,8 +250,8 @@ BEGUN = {
                        "epochs": 2, "seed": 0, "epoch": 0, "layer": 2},
     "own_heads": {"dataset": "digits", "n": 16, "weights": "random", "seed": 0, "layer": 1, "head": 0},
     "modular_curves": {"p": 11, "attention": "softmax", "seed": 0, "point": 0},
-    "task_heads": {"task": "recall", "n": 16, "wanted": 4, "qk_dim": 2, "seed": 0},  # trained: a second
-    "task_heads_curves": {"task": "recall", "n": 16, "wanted": 4, "qk_dim": 2, "seed": 0, "epoch": 0},
+    "task_heads": {"task": "recall", "n": 16, "wanted": 4, "qk_dim": 2, "epochs": 4, "seed": 0},  # trained: a second
+    "task_heads_curves": {"task": "recall", "n": 16, "wanted": 4, "qk_dim": 2, "epochs": 4, "seed": 0, "epoch": 0},
 }  # fmt: skip
 
 

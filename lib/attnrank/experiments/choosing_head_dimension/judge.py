@@ -15,8 +15,8 @@ from attnrank.experiments.choosing_head_dimension.rule import CANDIDATES, LENGTH
 from attnrank.experiments.does_rank_matter.tasks import Task
 from attnrank.sweep import Setting
 
-#: Epochs of the series of the chapter accuracy that are looked at.
-EPOCHS = {"digits": 12, "cifar10": 5}
+#: Epochs of the series of the chapter accuracy that are looked at, and of the tasks of does_rank_matter.
+EPOCHS, TASK_EPOCHS = {"digits": 12, "cifar10": 5}, 4
 SHAPE = ["width", "depth", "heads", "qk_dim", "value_dim", "mlp_width"]
 
 
@@ -40,7 +40,8 @@ def trained_rows(task: str, family: str, tables: Mapping[str, pd.DataFrame]) -> 
     else:
         of = tables["task_heads"]
         of = of[(of.task == task) & (of.readout == "pointer") & (of.n == N) & (of.heads == 1) & (of.stopped == "")]
-        rows = of[of.intervention == "none"].rename(columns={"qk_dim": "head_dim", "flops_per_sequence": "flops"})
+        of = of[(of.intervention == "none") & (of.epochs == TASK_EPOCHS)]
+        rows = of.rename(columns={"qk_dim": "head_dim", "flops_per_sequence": "flops"})
     return rows[["head_dim", "seed", "accuracy", "parameters", "flops"]].reset_index(drop=True)
 
 

@@ -119,15 +119,3 @@ def ceiling_of(
     often = torch.zeros(count, n, dtype=torch.int64).scatter_add_(1, target, torch.ones_like(target))
     covered = often.sort(1, descending=True).values.cumsum(1)
     return covered.gather(1, reached.clamp(max=n)[:, None] - 1)[:, 0] / n
-
-
-def circle_head(
-    n: int, target: Int64[Tensor, " n"], length: float
-) -> tuple[Float[Tensor, "n 2"], Float[Tensor, "n 2"]]:
-    """Queries and keys of dimension 2 whose hardmax sends token i to target[i], whatever the targets are.
-
-    Key j stands at the angle 2 pi j / n of a circle of radius ``length``, query i where its target's key stands.
-    """
-    angle = 2 * torch.pi * torch.arange(_check.integer("n", n, minimum=1), dtype=torch.float64) / n
-    k = _check.real("length", length, above=0) * torch.stack([angle.cos(), angle.sin()], -1)
-    return k[target], k
