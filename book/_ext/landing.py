@@ -115,7 +115,8 @@ def does_rank_matter(ax: Axes) -> None:
     """Rank / n of heads that learn a permutation of 16 tokens, before and after, by head dimension."""
     table = sweep.read("task_heads", folder=BOOK / "results")
     rows = table[(table.task == "permutation") & (table.n == 16) & (table.readout == "pointer") & (table.heads == 1)]
-    means = rows[(rows.intervention == "none") & (rows.epochs == 4)].groupby("qk_dim")[["rank_before", "rank"]].mean() / 16
+    rows = rows[(rows.intervention == "none") & (rows.epochs == 4)]
+    means = rows.groupby("qk_dim")[["rank_before", "rank"]].mean() / 16
     places = np.arange(len(means))
     ax.plot(places, means.rank_before, "o--", color="#555555", markersize=4.5)
     ax.plot(places, means["rank"], "o-", color=INK, markersize=4.5, linewidth=2.5)

@@ -15,8 +15,9 @@ from torch import Tensor
 from attnrank import _check, theory
 from attnrank.ranks import hardmax_rank
 
-#: More heads than this and than tokens, or larger heads, look like exchanged dimensions or heads that are not split.
-MOST_HEADS, LARGEST_HEAD = 16, 256
+#: More heads than this and than tokens, more batches than this of at most so many tokens, or larger heads look like
+#: exchanged dimensions or heads that are not split.
+FEW, LARGEST_HEAD = 16, 256
 #: Leading dimensions by their number; more are "batch_0", "batch_1", ... before the last two.
 _LEADING = {0: [], 1: ["head"], 2: ["batch", "head"]}
 
@@ -60,8 +61,11 @@ def head_ranks(
 
     Warns
     -----
-    LayoutWarning : over 16 heads and more heads than tokens, as in (batch, n, heads, d_h), or in a model of many heads
-        on a short text; three dimensions, the last over 256, as in (batch, n, embed) whose heads are not split.
+    LayoutWarning : once, for a shape that is more often another one. Over 16 heads and more heads than tokens, as in
+        (batch, n, heads, d_h) and (n, heads, d_h), or in a model of many heads on a short text; over 16 batches of at
+        most 16 tokens, as in (n, batch, heads, d_h), or in many short texts; a last dimension over 256, as in (batch,
+        heads, d_h, n), or in (batch, n, embed) whose heads are not split. Where the shape is meant:
+        ``warnings.simplefilter("ignore", attnrank.LayoutWarning)``.
 
     Examples
     --------
@@ -143,28 +147,51 @@ def _bound(n: int, d_h: int, causal: bool) -> float:
 
 
 def _refuse_attention(q: Tensor, k: Tensor) -> None:
-    """Refuse q = k whose rows are probabilities over as many places as there are rows: an attention matrix, twice."""
+    """Refuse rows of probabilities over as many places as there are rows, given twice or with their transpose.
+
+    One-hot rows given twice may be tokens, and have the rank that they have as an attention matrix: they are taken.
+    """
     if q.shape != k.shape or q.shape[-1] != q.shape[-2] or q.shape[-1] < 2:
         return
     rows = q.detach().double()
-    if (rows >= 0).all() and ((rows.sum(-1) - 1.0).abs() < 1e-2).all() and torch.equal(q, k):
+    stochastic = (rows >= 0).all() and ((rows.sum(-1) - 1.0).abs() < 1e-2).all()
+    twice = torch.equal(q, k)
+    if twice and ((rows == 0) | (rows == 1)).all():
+        return
+    if stochastic and (twice or torch.equal(q.mT, k)):
         raise ValueError(
-            "q and k must be queries and keys, got one attention matrix twice; hardmax_rank_of takes attention matrices"
+            "q and k must be queries and keys, got one attention matrix twice, or it and its transpose; "
+            "hardmax_rank_of takes attention matrices"
         )
 
 
 def _warn_of_layout(q: Tensor) -> None:
-    if q.ndim >= 4 and q.shape[-3] > max(MOST_HEADS, q.shape[-2]):
+    doubt = _doubt(*q.shape) if q.ndim > 2 else ""
+    if doubt:
         warnings.warn(
-            f"q of shape {tuple(q.shape)} is taken as {q.shape[-3]} heads of {q.shape[-2]} tokens; if it is "
-            "(batch, n, heads, head_dim), give q.transpose(-3, -2), and k likewise",
+            f"q of shape {tuple(q.shape)} is taken as {doubt}, and k likewise; if it is meant, "
+            "warnings.simplefilter('ignore', attnrank.LayoutWarning)",
             LayoutWarning,
             stacklevel=3,
         )
-    if q.ndim == 3 and q.shape[-1] > LARGEST_HEAD:
-        warnings.warn(
-            f"q of shape {tuple(q.shape)} is taken as {q.shape[0]} heads of dimension {q.shape[-1]}; if it is "
-            "(batch, n, embed), split the heads: q.unflatten(-1, (heads, -1)).transpose(1, 2), and k likewise",
-            LayoutWarning,
-            stacklevel=3,
+
+
+def _doubt(*shape: int) -> str:
+    """What a shape of three or more dimensions is taken as, what else it may be, and the remedy; "" if it is usual."""
+    *batch, heads, n, d_h = shape
+    if heads > max(FEW, n):
+        other = "(batch, n, heads, head_dim)" if batch else "(n, heads, head_dim)"
+        return f"{heads} heads of {n} tokens; if it is {other}, give q.transpose(-3, -2)"
+    if n <= FEW < max(batch, default=0):
+        return (
+            f"{' x '.join(map(str, batch))} x {heads} heads of {n} tokens each; if its tokens come first, as in "
+            "(n, batch, heads, head_dim), give q.movedim(0, -2)"
         )
+    if d_h > LARGEST_HEAD and batch:
+        return f"heads of {n} tokens and dimension {d_h}; if it is (batch, heads, head_dim, n), give q.mT"
+    if d_h > LARGEST_HEAD:
+        return (
+            f"{heads} heads of dimension {d_h}; if it is (batch, n, embed), split the heads: give "
+            "q.unflatten(-1, (heads, -1)).transpose(1, 2)"
+        )
+    return ""

@@ -114,7 +114,7 @@ def attention(
     Raises
     ------
     ValueError : empty or non-finite input, shapes that do not fit, a format of 8 bits, temperature <= 0, a mask in
-        the place of ``causal``, scores that overflow.
+        the place of ``causal``, scores that overflow where they are seen.
 
     Examples
     --------
@@ -139,13 +139,29 @@ def attention(
             "leading dimensions of q and k must broadcast, "
             f"got q of shape {tuple(q.shape)} and k of shape {tuple(k.shape)}"
         ) from None
-    scores = q @ k.mT if hard else (q / temperature) @ k.mT
-    _check.finite("q k^T / temperature", scores)
-    if causal:
+    scores = q @ k.mT if hard else _scores(q, k, temperature)
+    if not causal:
+        _check.finite("q k^T / temperature", scores)
+    else:
         if q.shape[-2] != k.shape[-2]:
             raise ValueError(f"causal needs as many keys as queries, got {q.shape[-2]} and {k.shape[-2]}")
         ahead = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        _check.finite("q k^T / temperature", scores.masked_fill(ahead, 0.0))
         scores = scores.masked_fill(ahead, -torch.inf)
     if not hard:
         return scores.softmax(-1)
     return torch.zeros_like(scores).scatter_(-1, scores.argmax(-1, keepdim=True), 1.0)
+
+
+def _scores(q: Tensor, k: Tensor, temperature: float) -> Tensor:
+    """``q k^T / temperature``, through float64 where the range of the dtype is too small for what is divided."""
+    info, quotient = torch.finfo(q.dtype), q / temperature
+    held = info.tiny <= temperature <= info.max and bool(quotient.isfinite().all())
+    # with short keys what quotients below ``tiny`` lose changes no score by more than half an eps
+    if held and (temperature <= 1 or k.abs().amax().item() <= 1 / (info.tiny * q.shape[-1])):
+        return quotient @ k.mT
+    q, k, dtype = q.double(), k.double(), q.dtype
+    longer = bool(q.abs().amax() > k.abs().amax())
+    if longer == (temperature > 1):  # the larger numbers become smaller, or the smaller ones larger
+        return ((q / temperature) @ k.mT).to(dtype)
+    return (q @ (k / temperature).mT).to(dtype)

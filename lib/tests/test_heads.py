@@ -121,33 +121,62 @@ def test_an_attention_matrix_in_place_of_queries_and_keys_is_refused():
     a = attention(q, k)
     with pytest.raises(ValueError, match="hardmax_rank_of takes attention matrices"):
         head_ranks(a, a)
+    with pytest.raises(ValueError, match="it and its transpose; hardmax_rank_of takes attention matrices"):
+        head_ranks(a, a.mT)
     with pytest.raises(ValueError, match="k must be|shape"):
         head_ranks(a, k)
     square, other = heads(9, 9)
     head_ranks(square, square), head_ranks(square.softmax(-1), other)  # queries and keys may be square, or tied
+    head_ranks(square, square.mT)  # a transpose of what is no attention
+
+
+def test_one_hot_tokens_are_no_attention_matrix_given_twice():
+    """As queries and keys they have the rank that they have as an attention matrix."""
+    for tokens in (torch.eye(8), torch.eye(8)[[3, 1, 3, 3, 0, 0, 5, 1]], torch.eye(4).expand(2, 3, 4, 4)):
+        for causal in (False, True):
+            table = head_ranks(tokens, tokens.clone(), causal=causal)
+            assert table.hardmax_rank.tolist() == hardmax_rank_of(tokens).flatten().tolist()
+    turned = torch.eye(4).roll(1, 0)
+    soft = torch.full((4, 4), 0.25)
+    for q, k in ((turned, turned.mT), (torch.stack([turned, soft]),) * 2):
+        with pytest.raises(ValueError, match="hardmax_rank_of takes attention matrices"):
+            head_ranks(q, k)
 
 
 @pytest.mark.parametrize(
-    "shape, warned",
+    "shape, remedy",
     [
-        ((2, 300, 8, 16), True),
-        ((2, 8, 300, 16), False),  # (batch, n, heads, head_dim), and as it should be
-        ((4, 40, 768), True),
-        ((12, 40, 64), False),
-        ((2, 197, 384), True),
-        ((8, 40, 256), False),  # heads not split, and split
-        ((1, 128, 4, 8), True),
-        ((64, 64, 12, 8), True),
-        ((1, 12, 5, 8), False),
-        ((1, 32, 100, 8), False),  # more heads than tokens, and few of both
-        ((300, 8, 16), False),
-        ((40, 768), False),  # many sequences; a head
+        ((2, 300, 8, 16), "q.transpose(-3, -2)"),
+        ((2, 8, 300, 16), ""),  # (batch, n, heads, head_dim), and as it should be
+        ((300, 8, 16), "q.transpose(-3, -2)"),
+        ((128, 8, 64), "q.transpose(-3, -2)"),  # (n, heads, head_dim)
+        ((512, 12, 64), "q.transpose(-3, -2)"),
+        ((4, 40, 768), "q.unflatten(-1, (heads, -1)).transpose(1, 2)"),
+        ((12, 40, 64), ""),
+        ((2, 197, 384), "q.unflatten(-1, (heads, -1)).transpose(1, 2)"),
+        ((8, 40, 256), ""),  # heads not split, and split
+        ((1, 128, 4, 8), "q.transpose(-3, -2)"),
+        ((64, 64, 12, 8), "q.transpose(-3, -2)"),
+        ((1, 12, 5, 8), ""),
+        ((1, 32, 100, 8), ""),  # more heads than tokens, and few of both
+        ((128, 2, 8, 64), "q.movedim(0, -2)"),
+        ((128, 8, 2, 64), "q.movedim(0, -2)"),  # (n, batch, heads, head_dim)
+        ((3, 50, 2, 8, 64), "q.movedim(0, -2)"),
+        ((8, 12, 17, 64), ""),
+        ((1000, 4, 17, 8), ""),
+        ((2, 16, 8, 64), ""),  # small batches, or more than 16 tokens
+        ((2, 8, 64, 1024), "q.mT"),
+        ((2, 8, 64, 256), ""),  # (batch, heads, head_dim, n), and large heads
+        ((300, 2, 8, 1024), "q.movedim(0, -2)"),
+        ((300, 8, 1024), "q.transpose(-3, -2)"),  # one warning where two would do
+        ((40, 768), ""),  # a head
     ],
 )
-def test_a_layout_that_few_models_have_is_said(shape, warned):
+def test_a_layout_that_few_models_have_is_said(shape, remedy):
     q, k = heads(*shape)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         head_ranks(q, k)
-    assert [w.category for w in caught] == [LayoutWarning] * warned
-    assert not warned or "transpose(" in str(caught[0].message)
+    assert [w.category for w in caught] == [LayoutWarning] * bool(remedy)
+    silence = "; if it is meant, warnings.simplefilter('ignore', attnrank.LayoutWarning)"
+    assert not remedy or f"give {remedy}, and k likewise{silence}" in str(caught[0].message)

@@ -296,6 +296,25 @@ def test_grouped_keys_without_repetition():
     assert set(frame["kv_heads"]) == {2} and set(frame["mask"]) == {"causal"}
 
 
+@pytest.mark.parametrize("first", [0.0, 1.0])
+def test_key_heads_are_counted_in_all_samples(first):
+    """Key heads that agree in one sample, here because the keys are zero or equal there, need not be the same."""
+    x = draw(3, 6, 8)
+    x[0] = first
+    q, k, v = draw(3, 3, 4, 6, 2)
+    k[0] = first
+    for heads in (4, 2, 1):
+        few = k[:, :: 4 // heads]
+        frame = probe(Repeated(), (q, few.repeat_interleave(4 // heads, 1), v), per_sample=True)
+        assert set(frame["kv_heads"]) == {heads}
+    assert set(probe(encoder(), F.pad(x, (0, 8)), per_sample=True)["kv_heads"]) == {4}
+
+
+class Repeated(nn.Module):
+    def forward(self, q, k, v):
+        return F.scaled_dot_product_attention(q, k, v)
+
+
 @torch.library.custom_op("attnrank_tests::flash_attn_fwd", mutates_args=(), schema="(Tensor q) -> Tensor")
 def kernel(q: torch.Tensor) -> torch.Tensor:
     return F.scaled_dot_product_attention(q, q, q)
@@ -333,6 +352,10 @@ REFUSED = {
     "not that of the keys": Written(lambda q, k, v: (q @ k.mT).softmax(-2) @ v),
     "NaN or infinite": Written(lambda q, k, v: F.scaled_dot_product_attention(q, k, v / 0)),
     "q must be finite": Written(lambda q, k, v: F.scaled_dot_product_attention(q * torch.nan, k, v)),
+    "layer Written: its scores overflow float64": Written(lambda q, k, v: F.scaled_dot_product_attention(
+        1e200 * q, 1e200 * k, v, attn_mask=torch.eye(6).bool() | (torch.arange(6) < 2))),
+    "layer Written: q and k must have finite scores": Written(lambda q, k, v: F.scaled_dot_product_attention(
+        1e200 * q, 1e200 * k, v)),
     "layer unseen: LinearAttention ran": Mixed(),
     "no attention was seen": nn.Linear(8, 8, dtype=torch.float64),
     "nested tensors": Written(lambda q, k, v: F.scaled_dot_product_attention(
@@ -563,6 +586,9 @@ BAD = {
     "batch must be a tensor": lambda: probe(encoder(), 3),
     "convert it with torch.from_numpy": lambda: probe(encoder(), np.zeros((1, 4, 16))),
     "batch must not be empty": lambda: probe(encoder(), []),
+    "batch must not be empty, nor": lambda: probe(encoder(), draw(0, 4, 16)),
+    "batch must not be empty, nor all": lambda: probe(encoder(), [draw(0, 4, 16), draw(0, 5, 16)]),
+    "batch must not be empty, nor all padding": lambda: probe(Written(FORMS["matmul"]), draw(0, 6, 8)),
     "tol must be at least 0": lambda: probe(encoder(), draw(1, 4, 16), tol=-1.0),
     "ranks must be one of": lambda: probe(encoder(), draw(1, 4, 16), ranks=["soft"]),
     "ranks must name": lambda: probe(encoder(), draw(1, 4, 16), ranks=[]),
@@ -579,9 +605,22 @@ def test_bad_arguments(message):
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize("form", ["sdpa", "matmul"])
+def test_a_batch_without_samples_among_others_changes_nothing(form):
+    model, x = Written(FORMS[form]), draw(2, 6, 8)
+    pd.testing.assert_frame_equal(probe(model, [x[:0], x, x[:0]]), probe(model, x))
+
+
+def test_sequences_without_tokens_are_refused():
+    for tokens in (draw(2, 0, 8), draw(0, 0, 8)):
+        with pytest.raises(ValueError, match="^batch must not be empty, nor all padding"):
+            probe(Written(FORMS["sdpa"]), tokens)
+
+
 def test_attentions_of_no_batch():
-    with pytest.raises(ValueError, match="batch must not be empty"):
-        attentions(encoder(), [])
+    for batch in ([], draw(0, 4, 16)):
+        with pytest.raises(ValueError, match="batch must not be empty"):
+            attentions(encoder(), batch)
 
 
 def test_the_function_and_the_command_have_one_name():

@@ -15,7 +15,7 @@ from probe_reference import assert_frame
 from torch import nn
 from torch.nn import functional as F
 
-from attnrank import probe, theory
+from attnrank import hardmax_rank, probe, theory
 from attnrank.probe import _counts, _masks
 from attnrank.probe._bounds import bounds
 from attnrank.probe._counts import masked_ranks
@@ -70,6 +70,31 @@ def test_exact_comparison_is_what_decides_close_scores(monkeypatch):
     visible = torch.ones(40, 40, dtype=torch.bool).tril()
     rounded = len(set((q @ k.mT).masked_fill(~visible, -torch.inf).argmax(-1)[0].tolist()))
     assert masked_ranks(q, k, visible).item() == exact_rank(q[0], k[0], visible) != rounded
+
+
+SCALES = [(-535, -535), (-530, -540), (-560, 400), (400, -560), (-1060, 900), (900, -1060), (0, 520), (520, 0),
+          (500, 520), (-200, -1060), (-1060, -1060), (511, 511), (1020, -300)]  # fmt: skip
+
+
+@pytest.mark.parametrize("scales", SCALES, ids=str)
+@pytest.mark.parametrize("kind", ["normal", "close", "whole"])
+def test_masked_ranks_at_the_ends_of_float64(scales, kind):
+    """Products, and squares in norms, under- and overflow; scores are finite, or compared exactly nevertheless."""
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(2, 8, 16, 4, generator=generator, dtype=torch.float64)
+    k = k[:, :1] + 2.0**-50 * k if kind == "close" else k
+    q, k = (x.round() if kind == "whole" else x for x in (q, k))
+    q[:, 0] = 0.0
+    q, k = (torch.from_numpy(np.ldexp(x.numpy(), e)) for x, e in zip((q, k), scales, strict=True))
+    visible = draw_mask(generator, 16, 16)
+    visible[0] = torch.arange(16) > 9
+    expected = [exact_rank(*pair, visible) for pair in zip(q, k, strict=True)]
+    assert masked_ranks(q, k, visible).tolist() == expected
+
+
+def test_masked_ranks_are_hardmax_ranks_where_products_underflow():
+    q, k = 2.0**-535 * torch.randn(2, 40, 30, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert torch.equal(masked_ranks(q, k, torch.ones(30, 30, dtype=torch.bool)), hardmax_rank(q, k))
 
 
 def test_blocks_of_rows_do_not_change_the_count(monkeypatch):

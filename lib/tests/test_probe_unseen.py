@@ -116,6 +116,23 @@ def test_unseen_attention_is_refused_by_name(kind: str, beside: bool) -> None:
         assert set(probe(Mixer(attend, beside), x, layers="seen")["layer"]) == {"seen"}
 
 
+@pytest.mark.parametrize("added", ["add_bias_kv", "add_zero_attn"])
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_keys_that_torch_adds_are_refused_as_those_written_out(added: str, need_weights: bool) -> None:
+    x = torch.randn(2, N, WIDTH, generator=torch.Generator().manual_seed(1))
+    layer = nn.MultiheadAttention(WIDTH, 2, batch_first=True, **{added: True})
+    model = Mixer(lambda q, k, v: layer(q, k, v, need_weights=need_weights)[0], True)
+    model.layer = layer
+    with pytest.raises(ValueError, match=f"^layer layer: .*{NULL}"):
+        probe(model, x)
+    assert set(probe(model, x, layers="seen")["layer"]) == {"seen"}
+    plain = {"embed_dim_to_check": WIDTH, "num_heads": 2, "out_proj_bias": None, "dropout_p": 0.0, "training": False,
+             "in_proj_weight": layer.in_proj_weight, "in_proj_bias": None, "out_proj_weight": layer.out_proj.weight,
+             "bias_k": layer.bias_k, "bias_v": layer.bias_v, "add_zero_attn": layer.add_zero_attn}  # fmt: skip
+    with pytest.raises(ValueError, match=NULL):  # called by itself, with keywords
+        probe(Mixer(lambda q, k, v: F.multi_head_attention_forward(q, k, v, **plain)[0], False), x)
+
+
 class Other(nn.Module):
     """What has softmaxes and products and is no attention."""
 

@@ -237,6 +237,24 @@ def test_slices_of_few_bits_add_up(numbers, width):
         assert sum(int(part[i]) * units[level] for level, part in parts.items()) == Fraction(number)
 
 
+def test_no_bound_of_rounding_errors_is_one_too(monkeypatch):
+    """From as many products on as the roundings of float32 add up to 1 all is decided in exact arithmetic."""
+    norms = torch.ones(2, 3)
+    for d_h in (2**24 - 8, 2**24, 2**30):
+        assert torch.isinf(rounding.score_error(d_h, norms, norms)).all()
+    assert torch.isfinite(rounding.score_error(2**24 - 9, norms, norms)).all()
+    monkeypatch.setattr(rounding, "_growth", lambda d_h, unit: math.inf if unit == 2.0**-24 else (d_h + 8) * unit)
+    for path in PATHS:
+        with monkeypatch.context() as patch:
+            force(patch, path)
+            for causal in (False, True):
+                q, k = draw(60, 2, 12, 3), draw(61, 2, 12, 3)
+                q[:, 2] = 0.0
+                assert torch.equal(hardmax_rank(q, k, causal=causal), reference_rank(q, k, causal))
+                q, k = integers(62, 2, 12, 3), integers(63, 2, 12, 3)
+                assert torch.equal(hardmax_rank(q, k, causal=causal), reference_rank(q, k, causal))
+
+
 @pytest.mark.parametrize("d_h", [1, 3, 64, 300])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scale", [1.0, 2.0**-40])
@@ -593,6 +611,16 @@ def test_no_tensor_grows_with_the_square_of_the_number_of_tokens(causal):
         q @ k.T
     assert tiles.size <= 256 * 256 * 8
     assert matrix.size == 2048**2 * 8
+
+
+@pytest.mark.parametrize("tile", [2001, 10**9, 10**30])
+def test_a_tile_is_no_larger_than_the_matrix(tile):
+    q, k = draw(50, 3, 2001, 3), draw(51, 3, 2001, 3)
+    with LargestTensor() as tiles:
+        rank = hardmax_rank(q, k, tile=tile)
+    assert tiles.size <= 2001**2 * 4 and torch.equal(rank, hardmax_rank(q, k))
+    q, k = integers(52, 2, 7, 3), integers(53, 2, 900, 3)  # ties: the matrix again
+    assert torch.equal(hardmax_rank(q, k, tile=tile), reference_rank(q, k))
 
 
 MEMORY = """

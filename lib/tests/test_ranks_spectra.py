@@ -206,6 +206,16 @@ def test_a_zero_matrix_has_rank_zero_also_inside_a_batch(function):
     assert function(a).tolist() == pytest.approx([0.0, 4.0, 0.0], rel=1e-14)
 
 
+@pytest.mark.parametrize("function", [stable_rank, effective_rank])
+def test_equal_singular_values_count_no_more_than_there_are(function):
+    """Rounding alone would give orthogonal matrices an effective rank above their size."""
+    for n in (1, 2, 5, 17, 60):
+        q = torch.linalg.qr(torch.tensor(gaussian(33 + n, 20, n, n)))[0]
+        for a in (q, q[:, : (n + 1) // 2], 1e200 * q):
+            assert function(a).max() <= min(a.shape[-2:]) and function(a).min() >= 1.0
+            assert function(a).tolist() == pytest.approx([min(a.shape[-2:])] * 20, rel=1e-13)
+
+
 @settings(max_examples=60, deadline=None)
 @given(spectrum=spectra)
 def test_one_at_least_stable_at_most_effective_and_rank(spectrum):

@@ -136,6 +136,65 @@ def test_large_scores_neither_overflow_nor_vanish():
         assert a.tolist() == ([[0, 0.5, 0.5, 0]] if query > 0 else [[0, 0, 0, 1]])
 
 
+def numbers(*rows, dtype):
+    return torch.tensor(rows, dtype=torch.float64).to(dtype)
+
+
+LOGISTIC = 1 / (1 + math.e)
+
+
+@pytest.mark.parametrize("dtype, temperature, q, k", [
+    (torch.float32, 1e39, 1e30, 1e9),  # a temperature beyond the range
+    (torch.float32, 1e-50, 1e-30, 1e-20),
+    (torch.float16, 1e9, 3e4, 33333.33),
+    (torch.float16, 1e-9, 1e-5, 1e-4),
+    (torch.bfloat16, 1e40, 1e20, 1e20),
+    (torch.float32, 1e30, 1e-8, 1e38),  # a quotient beyond the range, or too small to have all digits
+    (torch.float32, 1e-30, 1e10, 1e-40),
+    (torch.float16, 1e-2, 2e3, 5e-6),
+    (torch.float16, 1e3, 0.1, 1e4),
+    (torch.float64, 1e-300, 1e10, 1e-310),
+    (torch.float64, 1e-300, 1e-310, 1e10),
+    (torch.float64, 1e300, 1e-7, 1e307),
+])  # fmt: skip
+def test_temperatures_and_quotients_beyond_the_dtype(dtype, temperature, q, k):
+    """Scores 0 and 1."""
+    for queries, keys in (([q], [k]), ([k], [q])):
+        a = attention(numbers(queries, dtype=dtype), numbers([0.0], keys, dtype=dtype), temperature=temperature)
+        rounding = 2e-2 if dtype == torch.bfloat16 or min(q, k) < torch.finfo(dtype).tiny else torch.finfo(dtype).eps
+        assert a.dtype == dtype and a[0].tolist() == pytest.approx([LOGISTIC, 1 - LOGISTIC], abs=rounding)
+
+
+def test_scores_that_the_dtype_holds_are_not_refused_for_a_small_temperature():
+    half = attention(numbers([1000.0], dtype=torch.float16), numbers([1e-3], [2e-3], dtype=torch.float16),
+                     temperature=1e-2)  # fmt: skip
+    assert half.tolist() == [[0.0, 1.0]]
+    zero = torch.zeros(2, 3)
+    assert attention(zero, zero, temperature=1e-300).tolist() == [[0.5, 0.5]] * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_usual_temperatures_are_one_product_in_the_dtype_itself(dtype):
+    q, k = draw(50, 2, 30, 16, dtype=dtype), 3 * draw(51, 2, 30, 16, dtype=dtype)
+    for temperature in (0.1, 1.0, 4.0, 64.0):
+        assert torch.equal(attention(q, k, temperature=temperature), ((q / temperature) @ k.mT).softmax(-1))
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_scores_may_overflow_where_the_mask_hides_them(hard):
+    q, k = torch.tensor([[1e30], [1.0]]), torch.tensor([[1.0], [1e30]])
+    q.requires_grad_(not hard)
+    a = attention(q, k, causal=True, hard=hard)
+    assert a.tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    with pytest.raises(ValueError, match="must be finite"):
+        attention(q, k, hard=hard)
+    with pytest.raises(ValueError, match="must be finite"):
+        attention(q.flip(0), k, causal=True, hard=hard)  # seen by the second query
+    if not hard:
+        a[1, 1].backward()
+        assert q.grad.isfinite().all()
+
+
 def test_a_query_attends_to_the_past_only():
     q, k = draw(17, 10, 4), draw(18, 10, 4)
     before = attention(q, k, causal=True)
@@ -261,7 +320,10 @@ ATTENTION_BAD = [
     *bad_matrix("k", 5, 3),
     ({"k": K[..., :2]}, r"^q has head dimension 3 but k has 2$"),
     ({"k": K[:, :4]}, r"^causal needs as many keys as queries, got 5 and 4$"),
-    ({"k": K.float()}, r"^q and k must share dtype and device, got torch\.float64 on cpu, torch\.float32 on cpu$"),
+    (
+        {"k": K.float()},
+        r"^q and k must share dtype and device, got torch\.float64 on cpu, torch\.float32 on cpu; take k\.to\(q\)$",
+    ),
     (
         {"k": draw(45, 3, 5, 3)},
         r"^leading dimensions of q and k must broadcast, got q of shape \(2, 5, 3\) and k of shape \(3, 5, 3\)$",
@@ -289,7 +351,7 @@ QUERIES_KEYS_BAD = [
     ({"w_q": W_Q[None], "w_k": W_K[None]}, r"^w_q and w_k must have one shape, \(d, d_h\) or \(heads, d, d_h\);"),
     ({"x": X[..., :2]}, r"^x has width 2 but w_q expects 3$"),
     ({"x": X.float()}, r"^x, w_q and w_k must share dtype and device, got torch\.float32 on cpu, torch\.float64"),
-    ({"w_k": W_K.half()}, r"^x, w_q and w_k must share dtype and device, got .*torch\.float16 on cpu$"),
+    ({"w_k": W_K.half()}, r"^x, w_q and w_k must share dtype and device, got .*; take w_q\.to\(x\), w_k\.to\(x\)$"),
 ]
 
 WEIGHTS_VALID = {"d": 3, "d_h": 2, "heads": 2, "generator": seeded(0)}

@@ -111,6 +111,10 @@ def test_occupancy_margin_is_mcdiarmids(n):
     assert probability == pytest.approx(1e-6)
 
 
+def test_occupancy_margin_at_the_least_probability():
+    assert theory.occupancy_margin(1000, 5e-324) == pytest.approx(math.sqrt(1000 * 1074 * math.log(2) / 2), rel=1e-12)
+
+
 @pytest.mark.parametrize(
     ("call", "name"),
     [

@@ -110,6 +110,11 @@ def test_constant_of_the_remark_on_total_variation():
         (lambda: theory.half_space_exponent(0.0, 0.5), "p"),
         (lambda: theory.half_space_exponent([0.5, 1.0], 0.5), "p"),
         (lambda: theory.half_space_exponent(0.5, 1.0), "mu"),
+        (lambda: theory.half_space_exponent("a", 0.5), "p"),
+        (lambda: theory.half_space_exponent(10**400, 0.5), "p"),
+        (lambda: theory.half_space_exponent(None, 0.5), "p"),
+        (lambda: theory.half_space_exponent(0.5j, 0.5), "p"),
+        (lambda: theory.half_space_exponent([[0.5], [0.5, 0.5]], 0.5), "p"),
     ],
 )
 def test_bad_input_is_named(call, name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -49,11 +50,10 @@ class Attention:
 
     @property
     def kv_heads(self) -> int:
-        """Number of different key heads: repeated ones, as models repeat them for grouped queries, count once."""
+        """Number of different key heads: those repeated in every sample, as for grouped queries, count once."""
         if self.k is None:
             return self.v.shape[1]
-        k = self.k[0]
-        return 1 + sum(not torch.equal(one, other) for one, other in zip(k[:-1], k[1:], strict=True))
+        return 1 + sum(not torch.equal(one, other) for one, other in itertools.pairwise(self.k.unbind(1)))
 
 
 def four(x: Tensor, heads: int) -> Tensor:

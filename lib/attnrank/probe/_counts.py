@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from attnrank.ranks._hardmax.rounding import sum_error
 from attnrank.ranks._hardmax.undecided import best_of_pairs
 
 #: Scores held at once, in float64.
@@ -17,7 +18,8 @@ def masked_ranks(q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
     """Ranks (g) of the hardmax of ``q k^T`` over the keys that each query sees, in exact arithmetic; O(n + m) memory.
 
     Float64 products leave one key for nearly every query; where others come within a bound of their rounding errors,
-    the signs of exact differences decide. Exactly equal scores go to the first visible key, as in ``hardmax_rank``.
+    underflow among them, exact arithmetic decides. Exactly equal scores go to the first visible key, as in
+    ``hardmax_rank``.
 
     Parameters
     ----------
@@ -26,16 +28,16 @@ def masked_ranks(q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
     """
     g, n, m = *q.shape[:2], k.shape[1]
     chosen = torch.zeros(g, m, dtype=torch.bool, device=q.device)
-    # The error of a float64 product is at most d_h 2^-53 |q| |k| (Cauchy-Schwarz); with room for the norms' own.
-    unit = (q.shape[-1] + 8) * 2.0**-53
+    # What the terms of a score add up to at most (g, n, 1); it has no squares, as norms do, which over- and underflow.
+    sizes = q.abs().sum(-1, keepdim=True, dtype=torch.float64) * k.abs().amax((-2, -1)).double()[:, None, None]
+    slack = 2 * sum_error(q.shape[-1], sizes)
     for one in range(g):
         keys = k[one].double()
-        reach = 2 * unit * torch.linalg.vector_norm(keys, dim=-1).amax()
         for start, stop in blocks(n, m):
             queries = q[one, start:stop].double()
             scores = (queries @ keys.mT).masked_fill_(~visible[start:stop], -torch.inf)
-            slack = reach * torch.linalg.vector_norm(queries, dim=-1, keepdim=True)
-            close = scores >= scores.amax(-1, keepdim=True) - slack
+            far = scores < scores.amax(-1, keepdim=True) - slack[one, start:stop]  # and not where one is NaN
+            close = far.logical_not_().logical_and_(visible[start:stop])
             best = close.byte().argmax(-1)
             several = (close.sum(-1) > 1).nonzero().squeeze(-1)
             if len(several):

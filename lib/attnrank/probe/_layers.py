@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 #: Classes whose name ends so are expected to attend.
@@ -101,7 +102,8 @@ class Layers:
     def crosses(self, n: int, k: Tensor) -> bool:
         """Whether n queries and the keys k (..., m, d_h) belong to different tokens, by what modules were given.
 
-        The innermost module decides, unless its argument is the keys themselves: then the one that called it.
+        The innermost module decides, unless its argument is the keys themselves: then the one that called it. Equal
+        tokens are the same: models normalise them, or add positions, once for the queries and again for the keys.
         """
         m, found = k.shape[-2], False
         for running in reversed(self._running):
@@ -111,7 +113,8 @@ class Layers:
                 return True
             given = [*running.args, *(running.kwargs[name] for name in ("query", "key") if name in running.kwargs)]
             one, two = [*given, None, None][:2]
-            found = two is not one and _tokens(two, m) and not _is_mask(two, one, n, m)
+            named = type(running.module) is nn.MultiheadAttention  # whose first two arguments are queries and keys
+            found = (named or (_tokens(two, one, m) and not _is_mask(two, one, n, m))) and not _equal(one, two)
             if not (found and _same_memory(two, k)):
                 return found
         return found
@@ -135,5 +138,17 @@ def _same_memory(x: Tensor, y: Tensor) -> bool:
     return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
 
 
-def _tokens(x: object, count: int) -> bool:
-    return isinstance(x, Tensor) and x.is_floating_point() and x.ndim == 3 and count in x.shape[:2]
+def _equal(x: object, y: object) -> bool:
+    """Whether two arguments are one, or tensors of the same numbers."""
+    if not (isinstance(x, Tensor) and isinstance(y, Tensor)) or x is y:
+        return x is y
+    return (x.shape, x.dtype, x.device) == (y.shape, y.dtype, y.device) and torch.equal(x, y)
+
+
+def _tokens(x: object, queries: object, count: int) -> bool:
+    """Numbers for ``count`` tokens: of a batch, or of one sequence beside queries that are one, and as wide."""
+    if not (isinstance(x, Tensor) and x.is_floating_point()):
+        return False
+    if x.ndim == 2 and isinstance(queries, Tensor) and queries.ndim == 2:
+        return x.shape == (count, queries.shape[1])
+    return x.ndim == 3 and count in x.shape[:2]

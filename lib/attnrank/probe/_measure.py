@@ -66,6 +66,8 @@ class Group:
 def measure(attention: Attention, wanted: frozenset[str], tol: float) -> list[dict]:
     """A row for each sample and head: see :func:`attnrank.probe` for the columns."""
     samples, heads = attention.output.shape[:2]
+    if samples == 0:
+        return []
     groups = list(_groups(attention))
     rows: list[dict] = [{} for _ in range(samples * heads)]
     limits = bounds([group.structure for group in groups], attention.head_dim)
@@ -149,6 +151,8 @@ def _columns(group: Group, wanted: frozenset[str], tol: float) -> dict[str, list
     for start in range(0, g, together):
         part = slice(start, start + together)
         a = group.weights(part, rows)
+        if not torch.isfinite(a).all():
+            raise ValueError("its scores overflow float64, or are NaN, so that they have no softmax")
         parts.append(_spectra(a, wanted, tol) | {"deviation": _deviation(group, part, rows, a)})
         if group.sink is not None:
             parts[-1]["sink_mass"] = 1 - a.sum(-1).mean(-1)
@@ -189,7 +193,7 @@ def _spectra(a: Tensor, wanted: frozenset[str], tol: float) -> dict[str, Tensor]
         found["stable_rank"] = (sigma / sigma[..., :1]).square().sum(-1)
     if "effective" in wanted:
         p = sigma / sigma.sum(-1, keepdim=True)
-        found["effective_rank"] = torch.special.xlogy(p, p).sum(-1).neg().exp()
+        found["effective_rank"] = torch.special.xlogy(p, p).sum(-1).neg().exp().clamp(max=p.shape[-1])
     return found
 
 

@@ -145,6 +145,8 @@ def attentions(model: nn.Module, batch: Tensor | tuple | Mapping) -> list[Attent
         raise ValueError("batch must not be empty")
     found: list[Attention] = []
     _visit(model, given, Choice(None), lambda attention, place: found.append(attention))
+    if not any(len(attention.output) for attention in found):
+        raise ValueError("batch must not be empty")
     return found
 
 

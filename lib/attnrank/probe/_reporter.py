@@ -10,6 +10,7 @@ from attnrank.probe._attention import Attention, from_softmax
 from attnrank.probe._layers import Layers
 
 REMEDY = "reload the model with sdpa or eager attention"
+NULL_KEYS = "the probe does not know keys or values that are added or left out (null keys)"
 
 
 class Reporter:

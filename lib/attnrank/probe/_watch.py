@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from attnrank.probe._fused import flex, sdpa
 from attnrank.probe._products import FACTORS
-from attnrank.probe._reporter import REMEDY, Reporter
+from attnrank.probe._reporter import NULL_KEYS, REMEDY, Reporter
 from attnrank.probe._traces import Traces, wrapped
 from attnrank.probe._written import Written
 
@@ -80,8 +80,11 @@ class Watch(TorchFunctionMode):
             func.__code__, func.__globals__ | {"has_torch_function": lambda _: False}, func.__name__, func.__defaults__
         )
         inside.__kwdefaults__ = func.__kwdefaults__
-        report = self._report
-        before, report.heads = report.heads, kwargs["num_heads"] if "num_heads" in kwargs else args[4]
+        report, given = self._report, dict(zip(func.__code__.co_varnames, args, strict=False)) | kwargs
+        if given.get("bias_k") is not None or given.get("add_zero_attn"):
+            report.refused(f"{func.__name__} with bias_k or add_zero_attn: {NULL_KEYS}")
+            return func(*args, **kwargs)
+        before, report.heads = report.heads, given["num_heads"]
         try:
             with self:
                 return inside(*args, **kwargs)

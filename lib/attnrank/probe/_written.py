@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from attnrank.probe._products import as_queries_keys, factors, is_weight, values_of
-from attnrank.probe._reporter import Reporter
+from attnrank.probe._reporter import NULL_KEYS, Reporter
 from attnrank.probe._traces import Traces, tensors, wrapped
 
 
@@ -146,8 +146,7 @@ class Written:
         columns, keys, rows = scores.shape[-1], k.shape[-2], values[0].shape[-2]
         if rows != keys or columns - keys not in (0, 1):  # one more is a sink
             self._report.refused(
-                f"a softmax over {columns} scores of {keys} keys is multiplied with {rows} values: the probe does not "
-                "know keys or values that are added or left out (null keys)"
+                f"a softmax over {columns} scores of {keys} keys is multiplied with {rows} values: {NULL_KEYS}"
             )
             return
         if scores.ndim == q.ndim:

@@ -31,17 +31,19 @@ def hardmax_rank(
     leave, for nearly every query, one key that can be the best within rigorous bounds of the rounding errors; where
     they leave several, exact arithmetic decides. So the answer does not depend on the tile, the split of a batch, the
     threads or the device. Exactly equal scores go to the first key, as in ``argmax``. The temperature does not matter:
-    the argmax of a row does not depend on it.
+    the argmax of a row does not depend on it. Where the processor is told to flush subnormal numbers to zero
+    (``torch.set_flush_denormal``), those in ``q`` and ``k`` may count as zero.
 
-    The extra memory is O(n + m). Large matrices are searched from the longest key, and queries whose best score no
-    shorter key can reach are left out: at small d_h few scores are computed.
+    The extra memory is O(n + m), unless a ``tile`` asks for more. Large matrices are searched from the longest key, and
+    queries whose best score no shorter key can reach are left out: at small d_h few scores are computed.
 
     Parameters
     ----------
     q : floating-point tensor (..., n, d_h), queries.
     k : floating-point tensor (..., m, d_h), keys; same leading dimensions, device and dtype as ``q``.
     causal : query i may choose keys 0..i only; needs m = n.
-    tile : rows of a square tile of scores; chosen from the shapes when None. It does not change the result.
+    tile : rows of a square tile of scores, which is held whole; n or m, whichever is larger, if it is more, and chosen
+        from the shapes when None. It does not change the result.
 
     Returns
     -------
@@ -64,7 +66,8 @@ def hardmax_rank(
     Source: chapter attention_rank, "The rank of a hardmax matrix is a count".
     """
     _check_arguments(q, k, causal)
-    tile = None if tile is None else _check.integer("tile", tile, minimum=1)
+    if tile is not None:
+        tile = min(_check.integer("tile", tile, minimum=1), max(q.shape[-2], k.shape[-2]))
     batch = q.shape[:-2]
     with torch.autocast(q.device.type, enabled=False):
         heads = Heads.of(widened(q.detach()), widened(k.detach()), causal)

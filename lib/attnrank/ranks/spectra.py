@@ -24,7 +24,8 @@ def numerical_rank(
     """Number of singular values of ``a`` that are at least ``tol`` (or ``tol`` times the largest).
 
     The answer has the precision of a float64 SVD; large matrices are counted without one where that is certain, see
-    :func:`attnrank.ranks.certified_rank`.
+    :func:`attnrank.ranks.certified_rank`. Where the processor is told to flush subnormal numbers to zero
+    (``torch.set_flush_denormal``), those in ``a`` may count as zero.
 
     Parameters
     ----------
@@ -132,7 +133,7 @@ def stable_rank(a: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch"]:
 
     Returns
     -------
-    float64 tensor (...), between 1 and the rank; 0 for a zero matrix.
+    float64 tensor (...), between 1 and the rank, up to rounding; 0 for a zero matrix.
 
     Raises
     ------
@@ -159,7 +160,7 @@ def effective_rank(a: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch"]:
 
     Returns
     -------
-    float64 tensor (...), between 1 and the rank; 0 for a zero matrix.
+    float64 tensor (...), between 1 and the rank, up to rounding; 0 for a zero matrix.
 
     Raises
     ------
@@ -177,7 +178,7 @@ def effective_rank(a: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch"]:
     total = share.sum(-1, keepdim=True)
     p = share / total.where(total > 0, 1.0)
     entropy = -torch.special.xlogy(p, p).sum(-1)
-    return entropy.exp().where(total.squeeze(-1) > 0, 0.0)
+    return entropy.exp().clamp(max=p.shape[-1]).where(total.squeeze(-1) > 0, 0.0)
 
 
 def singular_values(a: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch k"]:

@@ -73,7 +73,7 @@ def occupancy_margin(n: int, probability: float, samples: int = 1) -> float:
     n = _check.whole("n", n, minimum=1)
     samples = _check.whole("samples", samples, minimum=1)
     probability = _check.real("probability", probability, above=0.0, maximum=math.nextafter(1.0, 0.0))
-    return math.sqrt(n * math.log(1.0 / probability) / (2.0 * samples))
+    return math.sqrt(-n * math.log(probability) / (2.0 * samples))
 
 
 def occupancy_variance(n: int) -> float:

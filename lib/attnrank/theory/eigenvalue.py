@@ -42,9 +42,7 @@ def half_space_exponent(p: ArrayLike, mu: float) -> np.ndarray:
 
     Source: chapter almost_orthonormal, the lemma of half-spaces.
     """
-    p = np.asarray(p, dtype=float)
-    if not ((p > 0) & (p < 1)).all():
-        raise ValueError(f"p must lie in (0, 1), got {p!r}")
+    p = _probabilities(p)
     mu = _check.real("mu", mu, minimum=0.0, maximum=math.nextafter(1.0, 0.0))
     t = special.ndtri(p)[..., None]
     width = math.sqrt((1.0 - mu) / max(mu, 1e-3))
@@ -57,6 +55,16 @@ def half_space_exponent(p: ArrayLike, mu: float) -> np.ndarray:
     part = special.ndtr(u)
     small = part**2 * (0.5 + part * (1 / 3 + part * (0.25 + part * 0.2)))  # -log(1 - P) - P, without cancellation
     return p + (np.where(part < 1e-3, small, -special.log_ndtr(-u) - part) * weight).sum(-1)
+
+
+def _probabilities(p: ArrayLike) -> np.ndarray:
+    try:
+        found = np.asarray(p, dtype=float)
+    except (TypeError, ValueError, OverflowError):
+        found = np.array(np.nan)
+    if not ((found > 0) & (found < 1)).all():
+        raise ValueError(f"p must lie in (0, 1), got {p!r}")
+    return found
 
 
 def smallest_eigenvalue_bound(n: int, smallest: float) -> float:

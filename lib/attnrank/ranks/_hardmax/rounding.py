@@ -66,5 +66,9 @@ def sum_error(d_h: int, sizes: Tensor) -> Tensor:
 
 
 def _growth(d_h: int, unit: float) -> float:
-    """Relative error of a sum of d_h products: gamma of Higham (2002), with eight more roundings than a product has."""
-    return (d_h + 8) * unit / (1 - (d_h + 8) * unit)
+    """Relative error of a sum of d_h products: gamma of Higham (2002), with eight more roundings than a product has.
+
+    Infinite where the roundings add up to 1: nothing is known then.
+    """
+    roundings = (d_h + 8) * unit
+    return roundings / (1 - roundings) if roundings < 1 else math.inf
