@@ -1,6 +1,8 @@
 """experiments.growth: the sizing table against its bounds, rules on curves drawn by hand, trials of both rules."""
 
 import math
+from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from scipy import stats
 
 from attnrank import theory
 from attnrank.experiments import growth
+from attnrank.experiments.shared.heads import random_heads
 from replayed_heads import distinct, gen, replay
 
 
@@ -119,6 +122,20 @@ def test_the_increment_rule_stops_at_once_or_never():
     assert growth.increment_rule(12, 5, threshold=100.0, largest=9, seed=0) == {"d_h": 1}
     rising = growth.increment_rule(64, 200, threshold=1e-9, largest=3, seed=0)  # the first increments are far above
     assert rising == {"d_h": 3}
+
+
+@pytest.mark.parametrize("seed", [12, 24])
+def test_an_increment_of_just_the_threshold_stops_the_rule(seed):
+    n, heads, largest = 50, 10, 12
+    ranks = [
+        random_heads(n, d_h, heads, seed + growth.NEXT_SEED * (d_h - 1))["rank_mean"] for d_h in range(1, largest + 1)
+    ]
+    increments = [Fraction(round(heads * (after - before)), heads * n) for before, after in pairwise(ranks)]
+    at, below = Fraction(1, 100), Fraction(99, 10_000)
+    first = {most: 1 + [more <= most for more in increments].index(True) for most in (at, below)}
+    assert increments[first[at] - 1] == at and first[at] < first[below]
+    for most, stop in first.items():
+        assert growth.increment_rule(n, heads, float(most), largest, seed) == {"d_h": stop}
 
 
 @pytest.mark.parametrize("n", [64, 4096])

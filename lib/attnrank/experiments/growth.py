@@ -26,16 +26,16 @@ NEXT_SEED = 1_000_003
 def increment_rule(n: int, heads: int, threshold: float, largest: int, seed: int) -> Setting:
     """The smallest d_h at which one more dimension raises the mean rank / n of ``heads`` new heads by <= ``threshold``.
 
-    Each head dimension 1, 2, ... has heads of its own, as when a curve is measured point by point and the rule is then
-    applied to it; ``largest`` where the rule never stops.
+    Each head dimension 1, 2, ... has heads of its own, as when a curve is measured point by point and the rule,
+    :func:`attnrank.theory.increment_stop`, is then applied to it; ``largest`` where the rule never stops.
     """
     threshold = _check.real("threshold", threshold, above=0.0)
-    previous = random_heads(n, 1, heads, seed)["rank_mean"] / n
-    for d_h in range(1, _check.integer("largest", largest, minimum=1)):
-        following = random_heads(n, d_h + 1, heads, seed + NEXT_SEED * d_h)["rank_mean"] / n
-        if following - previous <= threshold:
-            return {"d_h": float(d_h)}
-        previous = following
+    ranks: list[float] = []
+    for d_h in range(1, _check.integer("largest", largest, minimum=1) + 1):
+        ranks.append(random_heads(n, d_h, heads, seed + NEXT_SEED * (d_h - 1))["rank_mean"] / n)
+        stop = theory.increment_stop(ranks, threshold)
+        if stop is not None:
+            return {"d_h": stop}
     return {"d_h": float(largest)}
 
 
@@ -172,6 +172,7 @@ EXPERIMENTS = {
         paper=grid(n=[50, 100, 200, 400], heads=[10, 100], threshold=[0.01], largest=[64], seed=list(range(40))),
         chapter="growth",
         repeats=Exact(),
+        version=2,  # an increment of just the threshold stops the rule, however it is rounded
     ),
     "saturation_trials": Experiment(
         "Where do the two rules of saturation stop, and how far apart from one set of seeds to the next?",

@@ -20,14 +20,20 @@ from attnrank.sweep._values import Setting, Value
 
 @dataclass(frozen=True)
 class Exact:
-    """Counts by exact routines on inputs drawn on the CPU: equal. Floats are functions of counts: equal to 1e-12."""
+    """Counts by exact routines on inputs drawn on the CPU: equal. Floats are functions of counts: equal to 1e-12.
+
+    Floats may also differ by 1e-15: the spread of equal counts and the sum of differences that cancel are zero but for
+    rounding.
+    """
 
     kind: ClassVar[str] = "exact"
     rtol: ClassVar[float] = 1e-12
+    atol: ClassVar[float] = 1e-15
 
     def difference(self, stored: Setting, new: Setting, rows: int) -> str | None:
         """Say where a row, setting and results, differs from the stored one, or return None. ``rows``: in the table."""
-        return _first(stored, new, lambda name, a, b: _near(a, b, self.rtol), f"exact, rtol {self.rtol:g}")
+        bounds = f"exact, rtol {self.rtol:g}, atol {self.atol:g}"
+        return _first(stored, new, lambda name, a, b: _near(a, b, self.rtol, self.atol), bounds)
 
     def __str__(self) -> str:
         return "exact"

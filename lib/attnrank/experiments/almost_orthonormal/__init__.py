@@ -46,7 +46,7 @@ def token_ranks(tokens: str, level: float, n: int, keys: str, samples: int, seed
         "orthonormal": torch.eye(n, dtype=torch.float64),
         "circle": torch.stack([angle.cos(), angle.sin()], -1),
         "uneven": torch.randn(n, 3, generator=seeded(0), dtype=torch.float64)
-        * 3.0 ** torch.linspace(-1, 1, n)[:, None],
+        * 3.0 ** torch.linspace(-1, 1, n, dtype=torch.float64)[:, None],
         "own": torch.zeros(n, OWN_HEAD_DIM, dtype=torch.float64),
     }[keys]
     ranks = []
@@ -155,6 +155,7 @@ EXPERIMENTS = {
         paper=[*_violations(4, 40000), *_violations(16, 20000), *_violations(64, 4000)],
         chapter="almost_orthonormal",
         repeats=Rounding(1e-9),
+        version=2,  # the lengths of the uneven keys in float64
     ),
     "perturbed_tokens": Experiment(
         "How does the mean rank change when orthonormal tokens are perturbed by a set amount?",
