@@ -248,6 +248,11 @@ def test_the_command_trains_what_is_missing(tmp_path, monkeypatch, capsys):
     with FileLock(f"{grokking.run_file(TINY | {'seed': 1}, tmp_path)}.lock"):
         assert command.main(["tiny"]) == 0  # the other one is being trained
     assert capsys.readouterr().out.startswith("tiny: 1 of 2")
+    monkeypatch.setitem(command.FINISHED, "tiny", 3)
+    assert command.main(["tiny"]) == 0 and capsys.readouterr().out == "tiny: all 3 runs are published\n"
+    monkeypatch.setitem(command.FINISHED, "tiny", 1)
+    grokking.run_file(TINY | {"seed": 1}, tmp_path).write_bytes(b"not a model")
+    assert command.main(["tiny"]) == 1 and "damaged" in capsys.readouterr().err
 
 
 # The programs on one-hot tokens

@@ -18,7 +18,7 @@ import torch
 from attnrank import _check, training
 from attnrank.experiments.accuracy.runs import accuracy
 from attnrank.experiments.accuracy.tables import FINISHED, SERIES
-from attnrank.experiments.shared.runs import path_of, run_file, runs_folder, unfinished
+from attnrank.experiments.shared.runs import exit_status, path_of, run_file, runs_folder, unfinished
 from attnrank.sweep import Setting
 
 
@@ -38,17 +38,13 @@ def main(
     options = parser.parse_args(arguments)
     runs = series[options.series]
     wanted = runs[published[options.series] :]
-    try:
+
+    def work() -> None:
         torch.set_num_threads(_check.integer("--threads", options.threads, minimum=1))
         outcome = _train(wanted, compute) if wanted else f"all {len(runs)} runs are published"
-    except (ValueError, RuntimeError, OSError, ImportError) as error:
-        print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    print(f"{options.series}: {outcome}")
-    return 0
+        print(f"{options.series}: {outcome}")
+
+    return exit_status(work)
 
 
 def _train(wanted: list[Setting], compute: Callable[..., Setting]) -> str:

@@ -18,7 +18,8 @@ from attnrank.experiments.convex_experiments.grokking import is_finished, run_fi
 from attnrank.experiments.convex_experiments.modular import modular_runs
 from attnrank.experiments.convex_experiments.series import SERIES
 from attnrank.experiments.convex_experiments.tables import FINISHED
-from attnrank.experiments.shared.runs import runs_folder, unfinished
+from attnrank.experiments.shared.runs import exit_status, runs_folder, unfinished
+from attnrank.sweep import Setting
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,21 +29,27 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("series", nargs="+", choices=SERIES, help="series of runs, in this order")
     parser.add_argument("--first", type=int, metavar="K", help="only the first K runs of each")
     options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+
+    def work() -> None:
+        for name in options.series:
+            wanted = SERIES[name][FINISHED.get(name, 0) :]
+            outcome = _train(wanted, options.first) if wanted else f"all {len(SERIES[name])} runs are published"
+            print(f"{name}: {outcome}", flush=True)
+
+    return exit_status(work)
+
+
+def _train(wanted: list[Setting], first: int | None) -> str:
+    """Train what is missing of the first runs, with a line for each, and say what is finished then."""
     folder = runs_folder()
     if folder is None:
-        print("error: set ATTNRANK_RUNS to the folder in which runs are kept", file=sys.stderr)
-        return 1
-    torch.set_num_threads(1)
-    for name in options.series:
-        wanted = SERIES[name][FINISHED.get(name, 0) :]
-        some = wanted[: options.first]
-        for setting, path in unfinished(some, lambda setting: run_file(setting, folder), is_finished):
-            row = modular_runs(**setting)
-            learned = row["stopped"] or f"fits at {row['fitted_at']}, generalises at {row['generalised_at']}"
-            print(time.strftime("%H:%M:%S"), path.stem, learned, flush=True)
-        done = sum(map(is_finished, wanted))
-        print(f"{name}: {done} of {len(wanted)} runs are finished in {folder}", flush=True)
-    return 0
+        raise ValueError("set ATTNRANK_RUNS to the folder in which runs are kept")
+    for setting, path in unfinished(wanted[:first], lambda setting: run_file(setting, folder), is_finished):
+        row = modular_runs(**setting)
+        learned = row["stopped"] or f"fits at {row['fitted_at']}, generalises at {row['generalised_at']}"
+        print(time.strftime("%H:%M:%S"), path.stem, learned, flush=True)
+    return f"{sum(map(is_finished, wanted))} of {len(wanted)} runs are finished in {folder}"
 
 
 if __name__ == "__main__":

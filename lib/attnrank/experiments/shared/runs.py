@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,19 @@ def path_of(setting: Setting, folder: str | Path | None = None) -> Path | None:
 def setting_of(arguments: dict[str, Any], *left_out: str) -> Setting:
     """The setting of a run from the ``locals()`` of a function of its row, before that has variables of its own."""
     return {name: value for name, value in arguments.items() if name not in left_out}
+
+
+def exit_status(work: Callable[[], None]) -> int:
+    """Do what a command is for: 0, or what its user can mend in a line, and 1; 130 where it is interrupted."""
+    try:
+        work()
+    except (ValueError, RuntimeError, OSError, ImportError) as error:
+        print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
 
 
 def unfinished(
