@@ -110,6 +110,18 @@ def test_series_are_whole_and_what_is_finished_is_published():
     assert EXPERIMENTS["accuracy"].paper == tables.finished()
 
 
+def test_64_tokens_have_the_arms_of_16_line_by_line_after_the_predictions():
+    budget = ("patch", "epochs")
+    short, tokens = (tables.SERIES[name] for name in ("cifar10, short", "cifar10"))
+    of = [[tuple(v for k, v in s.items() if k not in budget) for s in series] for series in (short, tokens)]
+    assert set(of[0]) == set(of[1])
+    lines = [arm for arm in tokens[45:] if arm["intervention"] == "none" and arm["mlp_width"] == 128]
+    base = arms.BASES["photographs"]
+    fixed = [arm["qk_dim"] for arm in lines if arm["heads"] == base["heads"] and arm["qk_dim"] == arm["value_dim"]]
+    assert fixed == sorted(fixed) and lines[: len(fixed)] == tokens[45 : 45 + len(fixed)]  # cheapest arms first
+    assert [arm["heads"] for arm in lines[-18::3]] == [1, 2, 8, 16, 32, 64]
+
+
 def test_the_arms_that_decide_come_first_with_64_tokens_too():
     """The page counts them: the same arms and seeds as with more epochs."""
     budget = ("patch", "epochs")

@@ -109,6 +109,11 @@ def completing(base: Setting) -> list[Setting]:
     return [*full, *coupled(base)[2:-1], coupled(base)[1], *lines, base | {"intervention": "sharp"}]
 
 
+def lines(base: Setting) -> list[Setting]:
+    """Accuracy against head dimension along each line, the cheapest first: d != h d_h, d_qk, d_v, then d = h d_h."""
+    return [*fixed_heads(base), *only_scores(base), *only_values(base), *reversed(coupled(base))]
+
+
 def all_arms(base: Setting) -> list[Setting]:
     """Every arm once, those that decide first."""
     changed, scores, values = interventions(base), only_scores(base), only_values(base)

@@ -12,6 +12,7 @@ from attnrank.experiments.accuracy.arms import (
     core,
     deciding,
     judging,
+    lines,
     only_scores,
     runs,
     same_parameters,
@@ -52,15 +53,21 @@ def _pixels(epochs: int) -> list[Setting]:
     return runs(arms, dataset="digits", patch=1, epochs=epochs, seeds=range(3))
 
 
-def _cifar10(patch: int, epochs: int, before: int | None = None) -> list[Setting]:
-    """Every arm at three seeds: those of the predictions, then those that decide, then the others.
-
-    Values alone at the same parameters come last, but d_v = 1 of them after ``before`` arms of the predictions.
-    """
-    judged, last = judging(PHOTOGRAPHS), same_parameters(PHOTOGRAPHS, "value_dim")
-    first = judged if before is None else [*judged[:before], last[0], *judged[before:]]
-    arms = [*first, *deciding(PHOTOGRAPHS), *completing(PHOTOGRAPHS), *all_arms(PHOTOGRAPHS), *last]
+def _cifar10(patch: int, epochs: int) -> list[Setting]:
+    """Every arm at three seeds: those of the predictions, then those that decide, then the others."""
+    arms = [*judging(PHOTOGRAPHS), *deciding(PHOTOGRAPHS), *completing(PHOTOGRAPHS), *_all_photographs()]
     return _once(runs(arms, dataset="cifar10", patch=patch, epochs=epochs, seeds=range(3), by="arm"))
+
+
+def _cifar10_by_lines(patch: int, epochs: int) -> list[Setting]:
+    """The same arms: those of the predictions, d_v = 1 of the same size before the last three; then line by line."""
+    judged, values = judging(PHOTOGRAPHS), same_parameters(PHOTOGRAPHS, "value_dim")
+    arms = [*judged[:11], values[0], *judged[11:], *lines(PHOTOGRAPHS), *_all_photographs()]
+    return _once(runs(arms, dataset="cifar10", patch=patch, epochs=epochs, seeds=range(3), by="arm"))
+
+
+def _all_photographs() -> list[Setting]:
+    return [*all_arms(PHOTOGRAPHS), *same_parameters(PHOTOGRAPHS, "value_dim")]
 
 
 def _core(base: Setting, *, dataset: str, patch: int, epochs: int) -> list[Setting]:
@@ -83,7 +90,7 @@ SERIES: dict[str, list[Setting]] = {
     "cifar10, 16 tokens, long": _core(PHOTOGRAPHS, dataset="cifar10", patch=8, epochs=20),
     "cifar10, 16 tokens, large": _core(LARGE, dataset="cifar10", patch=8, epochs=5),
     "cifar100, 16 tokens": _core(PHOTOGRAPHS, dataset="cifar100", patch=8, epochs=20),
-    "cifar10": _cifar10(patch=4, epochs=15, before=11),
+    "cifar10": _cifar10_by_lines(patch=4, epochs=15),
     "cifar100": runs(deciding(PHOTOGRAPHS), dataset="cifar100", patch=4, epochs=15, seeds=range(3)),
     "cifar10, long": runs(deciding(PHOTOGRAPHS)[:6], dataset="cifar10", patch=4, epochs=60, seeds=range(3)),
     "cifar10, large": runs(core(LARGE)[:3], dataset="cifar10", patch=4, epochs=30, seeds=range(3)),
