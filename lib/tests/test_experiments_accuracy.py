@@ -118,7 +118,9 @@ def test_64_tokens_have_the_arms_of_16_line_by_line_after_the_predictions():
     lines = [arm for arm in tokens[45:] if arm["intervention"] == "none" and arm["mlp_width"] == 128]
     base = arms.BASES["photographs"]
     fixed = [arm["qk_dim"] for arm in lines if arm["heads"] == base["heads"] and arm["qk_dim"] == arm["value_dim"]]
-    assert fixed == sorted(fixed) and lines[: len(fixed)] == tokens[45 : 45 + len(fixed)]  # cheapest arms first
+    assert fixed == sorted(fixed)  # cheapest arms first
+    assert lines[: len(fixed)] == tokens[45:48] + tokens[51 : 48 + len(fixed)] and len(fixed) == 18
+    assert {(arm["qk_dim"], arm["value_dim"], arm["mlp_width"]) for arm in tokens[48:51]} == {(1, 16, 188)}
     assert [arm["heads"] for arm in lines[-18::3]] == [1, 2, 8, 16, 32, 64]
 
 

@@ -60,9 +60,11 @@ def _cifar10(patch: int, epochs: int) -> list[Setting]:
 
 
 def _cifar10_by_lines(patch: int, epochs: int) -> list[Setting]:
-    """The same arms: those of the predictions, d_v = 1 of the same size before the last three; then line by line."""
+    """The same arms: those of the predictions, d_v = 1 of the same size before the last three; one of each kind that
+    tells rank from parameters; then line by line."""
     judged, values = judging(PHOTOGRAPHS), same_parameters(PHOTOGRAPHS, "value_dim")
-    arms = [*judged[:11], values[0], *judged[11:], *lines(PHOTOGRAPHS), *_all_photographs()]
+    arms = [*judged[:11], values[0], *judged[11:], lines(PHOTOGRAPHS)[0], same_parameters(PHOTOGRAPHS)[0]]
+    arms += [*lines(PHOTOGRAPHS), *_all_photographs()]
     return _once(runs(arms, dataset="cifar10", patch=patch, epochs=epochs, seeds=range(3), by="arm"))
 
 
