@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from attnrank.experiments.accuracy import arms, compare, predictions, tables, words
+from attnrank.experiments.accuracy import arms, compare, predictions, runs, tables, words
 from attnrank.experiments.accuracy.predictions import Prediction
 
 BASE = arms.BASES["digits"]
@@ -38,6 +38,18 @@ def test_verdicts():
     assert found.expected["QK-norm, d_qk = 4"] == "stays" and found.expected["tied, d_qk = 8"] == "rises"
     turned = predictions.judged(made(-0.5), predictions.predictions(BASE)).set_index("what")
     assert turned.verdict["d_qk from 1 to 8"] == turned.verdict["tied, d_qk = 8"] == "against"
+
+
+def test_dimensions_of_the_same_size_are_compared_at_the_same_number_of_parameters():
+    """But for the whole units of the MLP: half of one in each block."""
+    for name, base in arms.BASES.items():
+        dataset = "digits" if name == "digits" else "cifar10"
+        for each in predictions.predictions(base):
+            if "same size" in each.what:
+                settings = ({"dataset": dataset, "patch": 4, "seed": 0} | arm for arm in (each.first, each.second))
+                sizes = [sum(w.numel() for w in runs.untrained(s).parameters()) for s in settings]
+                assert abs(sizes[1] - sizes[0]) <= base["depth"] * (2 * base["width"] + 1) / 2
+                assert each.first["mlp_width"] > each.second["mlp_width"]
 
 
 def test_what_is_not_complete_has_no_verdict():
@@ -108,7 +120,8 @@ def test_does_accuracy_go_with_one_rank_more_closely():
 def test_groups_are_those_of_the_verdict():
     found = predictions.judged(made(0.5), predictions.predictions(BASE)).set_index("what").group
     assert found.iloc[0] == predictions.CONTROL and (found == predictions.CONTROL).sum() == 1
-    for what, group in found.iloc[1:].items():
+    assert found["d_qk from 1 to 8, same size"] == predictions.SCORES_SAME_SIZE
+    for what, group in found.iloc[1:].drop("d_qk from 1 to 8, same size").items():
         changed = {"d_qk from": predictions.SCORES, "d_v from": predictions.VALUES, "frozen": predictions.SAME,
                    "temperature": predictions.SAME}  # fmt: skip
         assert group == next((g for start, g in changed.items() if what.startswith(start)), predictions.INTERVENTIONS)

@@ -21,6 +21,7 @@ SEEDS = 3
 SAME_RANK = 0.02
 #: What the predictions are about, in the words of the verdict.
 CONTROL, SCORES = "attention made uniform costs accuracy", "d_qk alone moves accuracy"
+SCORES_SAME_SIZE = "d_qk alone, at the same number of parameters, moves accuracy"
 VALUES, INTERVENTIONS = "d_v alone does not", "accuracy follows rank, d_qk as it is"
 SAME = "frozen scores, other temperatures: no change"
 
@@ -44,7 +45,8 @@ class Prediction:
 
 def predictions(base: Setting) -> list[Prediction]:
     """The predictions, after a control that says whether attention matters at all at this size and budget."""
-    full, leanest = base["qk_dim"], same_parameters(base, "value_dim")[0]  # d_v = 1, the MLP takes the rest
+    full = base["qk_dim"]
+    scores_of_one, values_of_one = same_parameters(base)[0], same_parameters(base, "value_dim")[0]  # MLPs take the rest
 
     def arm(intervention: str = "none", **changes: int) -> Setting:
         chosen = {"intervention": "none"} | base | changes | {"intervention": intervention}
@@ -56,8 +58,9 @@ def predictions(base: Setting) -> list[Prediction]:
     return [
         Prediction("attention made uniform (control)", arm(), arm("uniform"), "falls", CONTROL),
         *(Prediction(f"d_qk from {d} to {full}", arm(qk_dim=d), arm(), "as rank", SCORES) for d in (1, 2, 4)),
+        Prediction(f"d_qk from 1 to {full}, same size", arm(**scores_of_one), arm(), "as rank", SCORES_SAME_SIZE),
         *(Prediction(f"d_v from {d} to {full}", arm(value_dim=d), arm(), "stays", VALUES) for d in (1, 2)),
-        Prediction(f"d_v from 1 to {full}, same size", arm(**leanest), arm(), "stays", VALUES),
+        Prediction(f"d_v from 1 to {full}, same size", arm(**values_of_one), arm(), "stays", VALUES),
         *(scores("QK-norm", arm("qk_norm", qk_dim=d), d) for d in (1, 2, 4, full)),
         scores("QK-norm and tied", arm("tied_qk_norm", qk_dim=2), 2),
         scores("tied", arm("tied")),
