@@ -133,15 +133,52 @@ def test_the_certificate_of_the_optimum_closes():
     assert convex.certify_heads(x, torch.zeros_like(y), 0.3, nothing).relative_gap == 0.0
 
 
+def test_heads_whose_counts_differ_get_no_certificate():
+    """Found by a referee: one value for five heads was used by all and paid for once, below the certified optimum."""
+    x = draw(30, 5, 3)
+    y = x.sum((1, 2))
+    w = torch.ones(1, 3, dtype=torch.float64)
+    with pytest.raises(ValueError, match="heads.value must be of the 5 heads"):
+        convex.certify_heads(x, y, 20.0, Heads(torch.eye(5, dtype=torch.float64), w, torch.ones(1, dtype=torch.float64)))
+
+
+def test_heads_in_float32_are_certified_in_float64():
+    """In float32 probabilities miss 1, and the lower bound was above the optimum by 5e-6."""
+    x = draw(200, 4, 3)
+    y = torch.nn.functional.one_hot(torch.arange(200) % 7, 7).double()
+    nothing = Heads(torch.eye(4)[:1], torch.zeros(1, 3), torch.zeros(1, 7))
+    beta = 2 * convex.beta_max(x, y, loss="cross_entropy")
+    certificate = convex.certify_heads(x, y, beta, nothing, loss="cross_entropy")
+    optimum = convex.solve(x, y, beta, loss="cross_entropy").primal
+    assert certificate.lower_bound <= optimum * (1 + 1e-12) and certificate.relative_gap < 1e-12
+
+
 def test_bad_heads_are_named():
     x, y = draw(6, 4, 3), draw(6, seed=1)
     heads = random_heads(0, 2, 4, 3)
-    with pytest.raises(ValueError, match="heads must have attention that is nonnegative and sums to 1"):
+    with pytest.raises(ValueError, match="heads.attention must be nonnegative and sum to 1"):
         convex.certify_heads(x, y, 0.1, Heads(2 * heads.attention, heads.value, heads.output))
     for name in ("attention", "value", "output"):
         for wrong in (float("nan"), float("inf")):
             with pytest.raises(ValueError, match=f"heads.{name} must be finite"):
                 convex.certify_heads(x, y, 0.1, replace(heads, **{name: getattr(heads, name) * wrong}))
+    h, ones = heads, torch.ones(2, dtype=torch.int64)
+    for changes, message in (
+        ({"value": h.value[:1]}, "heads.value must be of the 2 heads of heads.attention, got 1"),
+        ({"output": h.output[:1]}, "heads.output must be of the 2 heads of heads.attention, got 1"),
+        ({"attention": h.attention[0]}, r"heads.attention must have shape \(heads, n\), got \(4,\)"),
+        ({"value": h.value.numpy()}, "heads.value must be a floating-point torch.Tensor, got ndarray"),
+        ({"output": ones}, "heads.output must be a floating-point torch.Tensor, got torch.int64"),
+        ({"gate": ones, "gates": 0}, "heads.gates must be at least 1, got 0"),
+        ({"gate": ones, "gates": 1}, "heads.gate must be in 0..0, got 1 to 1"),
+        ({"gate": ones[:1], "gates": 2}, r"heads.gate must be an int64 torch.Tensor of shape \(2,\), got torch.int64 \(1,\)"),
+        ({"gate": ones.double(), "gates": 2}, "heads.gate must be an int64 torch.Tensor"),
+        ({"gate": [0, 1], "gates": 2}, "heads.gate must be an int64 torch.Tensor .*, got list"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            convex.certify_heads(x, y, 0.1, replace(heads, **changes))
+        with pytest.raises(ValueError, match=message):
+            convex.from_heads(replace(heads, **changes))
     with pytest.raises(ValueError, match="heads must give z of shape"):
         convex.certify_heads(x[:, :3], y, 0.1, heads)
     with pytest.raises(ValueError, match="z must have shape"):

@@ -107,6 +107,8 @@ def test_bad_input_is_named():
         ((x, y, 0.1), {"reading": "loose"}, "reading must be one of"),
         ((x, y, 0.1), {"loss": "cross_entropy"}, "y must be probabilities"),
         ((x[0], y, 0.1), {}, "x must have shape"),
+        ((x * 1e200, y, 0.1), {}, "x must have its largest entry in"),
+        ((x, y * 1e-170, 0.1), {}, "y must have its largest entry in"),
     ):
         with pytest.raises(ValueError, match=message):
             convex.solve_sequence(*arguments, **options)

@@ -119,7 +119,8 @@ def gated(x: Tensor, gates: Tensor) -> Tensor:
 
 
 def feasible(problem: Problem, beta: float, v: Tensor, c: Tensor) -> tuple[Tensor, float]:
-    """The multiple s v, s >= 0, with the largest dual value among the feasible ones, and that value.
+    """A feasible multiple s v, s >= 0, and its dual value: of the squared loss the largest, of the cross-entropy that
+    of the largest feasible s up to 1, which need not be the largest far from the optimum.
 
     ``c`` is ``problem.correlate(v)``. Feasible means that the dual norm of ``s c`` is at most beta. Where outputs have
     nothing to do with each other, squared loss and group penalty, each has its own s.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float64, Int64
@@ -99,7 +99,8 @@ def from_heads(heads: Heads) -> Tensor:
 
     Raises
     ------
-    ValueError : no `Heads`; NaN or infinity; attention that is negative or does not sum to 1 (to 1e-9).
+    ValueError : no `Heads`; a field of another type or shape, or of another number of heads, with NaN or infinity; a
+        gate that is none of ``gates``; attention that is negative or does not sum to 1 (to 1e-9). The field is named.
 
     Examples
     --------
@@ -112,17 +113,42 @@ def from_heads(heads: Heads) -> Tensor:
     >>> torch.allclose(convex.from_heads(convex.to_heads(z)), z)
     True
     """
-    if not isinstance(heads, Heads):
-        raise ValueError(f"heads must be convex.Heads, got {type(heads).__name__}")
-    for name in ("attention", "value", "output"):
-        _check.finite(f"heads.{name}", getattr(heads, name))
-    sums = heads.attention.sum(1)
-    if (heads.attention < 0).any() or not torch.allclose(sums, torch.ones_like(sums), rtol=0, atol=1e-9):
-        raise ValueError("heads must have attention that is nonnegative and sums to 1")
+    heads = _checked(heads)
     if heads.gate is None:
         return torch.einsum("hn,hd,h...->nd...", heads.attention, heads.value, heads.output)
     by_gate = torch.nn.functional.one_hot(heads.gate, heads.gates).to(heads.value)
     return torch.einsum("hg,hn,hd,h...->gnd...", by_gate, heads.attention, heads.value, heads.output)
+
+
+def _checked(heads: Heads) -> Heads:
+    """The heads in float64, or ValueError: an axis of length 1 would be broadcast, and its weights paid for once."""
+    if not isinstance(heads, Heads):
+        raise ValueError(f"heads must be convex.Heads, got {type(heads).__name__}")
+    shapes = {"attention": "(heads, n)", "value": "(heads, d)", "output": "(heads,) or (heads, outputs)"}
+    for name, shape in shapes.items():
+        field = getattr(heads, name)
+        if not isinstance(field, Tensor) or not field.is_floating_point():
+            found = field.dtype if isinstance(field, Tensor) else type(field).__name__
+            raise ValueError(f"heads.{name} must be a floating-point torch.Tensor, got {found}")
+        if field.ndim != 2 and not (name == "output" and field.ndim == 1):
+            raise ValueError(f"heads.{name} must have shape {shape}, got {tuple(field.shape)}")
+        if len(field) != len(heads.attention):
+            raise ValueError(f"heads.{name} must be of the {len(heads.attention)} heads of heads.attention, got {len(field)}")
+        _check.finite(f"heads.{name}", field)
+    sums = heads.attention.sum(1)
+    if (heads.attention < 0).any() or not torch.allclose(sums, torch.ones_like(sums), rtol=0, atol=1e-9):
+        raise ValueError("heads.attention must be nonnegative and sum to 1 in each row")
+    if heads.gate is not None:
+        _check_gate(heads.gate, len(heads.attention), _check.integer("heads.gates", heads.gates, minimum=1))
+    return replace(heads, **{name: getattr(heads, name).double() for name in shapes})
+
+
+def _check_gate(gate: Tensor, count: int, gates: int) -> None:
+    if not isinstance(gate, Tensor) or gate.dtype != torch.int64 or tuple(gate.shape) != (count,):
+        found = f"{gate.dtype} {tuple(gate.shape)}" if isinstance(gate, Tensor) else type(gate).__name__
+        raise ValueError(f"heads.gate must be an int64 torch.Tensor of shape ({count},), got {found}")
+    if ((gate < 0) | (gate >= gates)).any():
+        raise ValueError(f"heads.gate must be in 0..{gates - 1}, got {gate.min()} to {gate.max()}")
 
 
 @dataclass(frozen=True)
@@ -182,7 +208,7 @@ def certify_heads(
     1.0
     """
     checked = problem(x, y, loss, penalty, gates)
-    beta = positive("beta", beta)
+    beta, heads = positive("beta", beta), _checked(heads)
     z = from_heads(heads).detach()
     if tuple(z.shape) != checked.shape:
         raise ValueError(f"heads must give z of shape {checked.shape}, got {tuple(z.shape)}")

@@ -73,7 +73,7 @@ def problem(x: Tensor, y: Tensor, loss: str, penalty: str, gates: Tensor | None)
         shape = (gates.shape[1], *shape)
         x = _check.finite("gates times x", (gates[:, :, None, None] * x[:, None]).flatten(1, 2))
     for name, value in (("x" if gates is None else "gates times x", x), ("y", y)):
-        _in_range(name, value)
+        in_range(name, value)
     return Problem(x.contiguous(), y[:, None] if scalar else y, LOSSES[loss], PENALTIES[penalty], shape, tokens, scalar)
 
 
@@ -89,7 +89,7 @@ def _targets(y: Tensor, x: Tensor, loss: str) -> Tensor:
     return probabilities(y, last=y.ndim == 2) if loss == "cross_entropy" else y
 
 
-def _in_range(name: str, value: Tensor) -> None:
+def in_range(name: str, value: Tensor) -> None:
     """Squares and products of squares must neither overflow nor vanish."""
     least, most = value.aminmax()
     largest = max(-least.item(), most.item())

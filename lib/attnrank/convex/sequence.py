@@ -18,7 +18,7 @@ from attnrank import _check
 from attnrank.convex._bounded import by_descent
 from attnrank.convex.certificate import Certified
 from attnrank.convex.losses import LOSSES, CrossEntropy, Squared
-from attnrank.convex.problem import checked_array, matching, positive, probabilities
+from attnrank.convex.problem import checked_array, in_range, matching, positive, probabilities
 from attnrank.convex.solver import NotConvergedError
 
 #: "stochastic": t is the common row sum of C. "max_row_sum": the largest row sum of |C|, strictly weaker.
@@ -145,6 +145,7 @@ def _checked(x: Tensor, y: Tensor, loss: str) -> tuple[Tensor, Tensor, Squared |
     matching("y", y, x)
     if y.shape[1] != x.shape[1]:
         raise ValueError(f"y must have one row for each of the {x.shape[1]} tokens of x, got {y.shape[1]}")
+    in_range("x", x), in_range("y", y)
     if _check.choice("loss", loss, LOSSES) == "cross_entropy":
         y = probabilities(y, last=y.ndim == 3)
     return x, y[..., None] if y.ndim == 2 else y, LOSSES[loss]
