@@ -133,7 +133,8 @@ def _checked(heads: Heads) -> Heads:
         if field.ndim != 2 and not (name == "output" and field.ndim == 1):
             raise ValueError(f"heads.{name} must have shape {shape}, got {tuple(field.shape)}")
         if len(field) != len(heads.attention):
-            raise ValueError(f"heads.{name} must be of the {len(heads.attention)} heads of heads.attention, got {len(field)}")
+            count = len(heads.attention)
+            raise ValueError(f"heads.{name} must be of the {count} heads of heads.attention, got {len(field)}")
         _check.finite(f"heads.{name}", field)
     sums = heads.attention.sum(1)
     if (heads.attention < 0).any() or not torch.allclose(sums, torch.ones_like(sums), rtol=0, atol=1e-9):

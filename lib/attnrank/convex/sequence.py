@@ -145,7 +145,8 @@ def _checked(x: Tensor, y: Tensor, loss: str) -> tuple[Tensor, Tensor, Squared |
     matching("y", y, x)
     if y.shape[1] != x.shape[1]:
         raise ValueError(f"y must have one row for each of the {x.shape[1]} tokens of x, got {y.shape[1]}")
-    in_range("x", x), in_range("y", y)
+    in_range("x", x)
+    in_range("y", y)
     if _check.choice("loss", loss, LOSSES) == "cross_entropy":
         y = probabilities(y, last=y.ndim == 3)
     return x, y[..., None] if y.ndim == 2 else y, LOSSES[loss]

@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from attnrank import _check, convex, training
 from attnrank.experiments.convex_experiments.encoder_teacher import NotAtHandError
 from attnrank.experiments.convex_experiments.layers import FreeLayer, SoftmaxLayer, attended
-from attnrank.experiments.convex_experiments.operations import FACTORISATIONS, pass_flops
+from attnrank.experiments.convex_experiments.operations import counted, pass_flops
 from attnrank.experiments.convex_experiments.teacher import MISSING, Lesson, lessons
 from attnrank.experiments.shared.runs import runs_folder
 from attnrank.sweep import Setting
@@ -119,9 +118,9 @@ def _optimum(teacher: str, share: float, count: int, tested: int, seed: int) -> 
     x, y = lesson.x.double(), lesson.target
     beta = share * convex.beta_max(x, y)
     started = time.process_time()
-    with FlopCounterMode(display=False, custom_mapping=FACTORISATIONS) as counter:
+    with counted() as operations:
         solution = convex.solve(x, y, beta, tol=TOLERANCE)
-    return solution, float(counter.get_total_flops()), time.process_time() - started
+    return solution, operations.flops, time.process_time() - started
 
 
 @torch.enable_grad()
