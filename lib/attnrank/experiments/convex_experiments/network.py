@@ -1,4 +1,4 @@
-"""The network of the equations: a Transformer whose attention is softmax, a free matrix of program (8), or uniform."""
+"""The network of the equations: a Transformer whose attention is softmax, a free matrix of problem (4), or uniform."""
 
 from __future__ import annotations
 
