@@ -140,3 +140,12 @@ def test_words_of_no_comparison_or_too_many_are_refused():
         with pytest.raises(ValueError, match=shown):
             words.words(seen, complete)
     assert [words.listed(list(names)) for names in ("", "a", "ab", "abc")] == ["none", "a", "a and b", "a, b and c"]
+
+
+def test_runs_of_several_series_are_not_taken_together():
+    """They would be pooled, or averaged, without a word: the same arms and seeds with other epochs."""
+    rows = made(0.5)
+    both = pd.concat([rows, rows.assign(epochs=2)])
+    for of in (compare.spread, compare.by_arm, lambda table: predictions.rank_slope(table, compare.Spread(0.02, 30))):
+        with pytest.raises(ValueError, match="table must hold the runs of one series, got several for {"):
+            of(both)

@@ -254,3 +254,12 @@ def test_normalised_attention_matches_transformers():
 def test_bad_flags_are_refused(field, value):
     with pytest.raises(ValueError, match=f"{field} must be True or False, got {value!r}"):
         replace(CONFIG, **{field: value})
+
+
+def test_keys_that_are_no_truth_values_are_refused():
+    """Numbers would be added to the scores, and mask nothing."""
+    net = Encoder(TransformerConfig(width=8, heads=2, head_dim=3, depth=1), torch.Generator().manual_seed(0)).double()
+    x, mask = torch.ones(1, 4, 8, dtype=torch.float64), torch.tensor([[True, True, False, False]])
+    assert net(x, mask).shape == x.shape
+    with pytest.raises(ValueError, match="keys must be of torch.bool, True for what is attended to, got torch.float64"):
+        net(x, mask.double())

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import matplotlib as mpl
@@ -218,3 +219,23 @@ def test_sequence_colours_go_from_light_to_dark():
     assert lightness == sorted(lightness, reverse=True) and lightness[0] - lightness[-1] > 0.2
     with pytest.raises(ValueError, match="count must be at least 1"):
         report.sequence_colours(0)
+
+
+def test_a_results_folder_that_does_not_exist_is_no_reason_to_write_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("ATTNRANK_RESULTS", str(tmp_path / "typo"))
+    with pytest.raises(ValueError, match="ATTNRANK_RESULTS must be an existing folder"):
+        report.claim(**BASE)
+
+
+def test_the_ledger_waits_while_a_reader_has_it_open(results, monkeypatch):
+    """As Windows makes writers wait."""
+    refusals, honest = [PermissionError] * 3, os.replace
+
+    def refused(*paths):
+        if refusals:
+            raise refusals.pop()
+        return honest(*paths)
+
+    monkeypatch.setattr(os, "replace", refused)
+    report.claim(**BASE)
+    assert not refusals and len(report.read_ledger()) == 1 and not list(results.glob("*.tmp"))

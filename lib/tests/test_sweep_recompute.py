@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pandas as pd
 import pytest
 import torch
@@ -83,3 +85,21 @@ def test_recompute_bad_arguments(job, published):
         sweep.recompute("T", lambda **_: {"x": 1}, generator=torch.Generator(), folder=published)
     with pytest.raises(RuntimeError, match=r"recompute T: the function failed for \{'n'"):
         sweep.recompute("T", lambda **_: 1 / 0, generator=torch.Generator(), folder=published)
+
+
+def test_runs_that_are_kept_are_not_compared_with_themselves(monkeypatch, tmp_path):
+    """A row read from the folder of ATTNRANK_RUNS would be compared with the file that it came from."""
+    kept, other = tmp_path / "kept", tmp_path / "other"
+    kept.mkdir(), other.mkdir()
+    seen = []
+
+    def function(n):
+        seen.append(os.environ.get("ATTNRANK_RUNS"))
+        return {"value": n / 2}
+
+    monkeypatch.setenv("ATTNRANK_RUNS", str(kept))
+    sweep.run("T", function, sweep.grid(n=[1, 2]), folder=tmp_path)
+    sweep.recompute("T", function, generator=torch.Generator(), folder=tmp_path)
+    assert list(sweep.differences("T", function, rows=[0], folder=tmp_path)) == [(0, None)]
+    assert list(sweep.differences("T", function, rows=[1], folder=tmp_path, runs=other)) == [(1, None)]
+    assert seen == [str(kept)] * 2 + [None] * 3 + [str(other)] and os.environ["ATTNRANK_RUNS"] == str(kept)

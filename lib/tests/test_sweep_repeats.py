@@ -165,6 +165,13 @@ def test_bad_declarations():
     for call, message in (
         (lambda: Rounding(-1), "rtol must be at least 0"),
         (lambda: Rounding(math.nan), "rtol must be a finite"),
+        (lambda: Statistical({"a": math.inf}), "the error of a must be a finite"),
+        (lambda: Statistical({"a": {"x": math.nan}}, by="kind"), "the error of a must be a finite"),
+        (lambda: Statistical({"a": -0.5}), "the error of a must be at least 0"),
+        (lambda: Statistical({"a": 0.5}, rate=0.0), "rate must be greater than 0"),
+        (lambda: Statistical({"a": 0.5}, rate=1.0), "rate must be less than 1"),
+        (lambda: Statistical({"a": 0.5}, factor=math.inf), "factor must be a finite"),
+        (lambda: Statistical({"a": 0.5}, rtol=-1.0), "rtol must be at least 0"),
         (lambda: Statistical({}), "errors must name at least one column"),
         (lambda: Statistical({"a": 0.5}, early={"step": 9.0}), "early_errors must name columns of errors"),
         (lambda: Statistical({"a": 0.5}, early={"step": 9.0}, early_errors={"b": 0.5}), "must name columns of errors"),

@@ -423,3 +423,18 @@ def test_a_row_that_ends_every_worker_of_the_cluster_is_named(cluster, tmp_path)
     with pytest.raises(RuntimeError, match=r"T failed for \{'n': 1\}: its worker was lost each time"):
         sweep.run("T", function, sweep.grid(n=range(2)), folder=tmp_path, cluster=cluster.address)
     assert rows_of(tmp_path) == ["0,0.0"]
+
+
+def test_workers_know_the_environment_of_their_sweep(monkeypatch, tmp_path):
+    """Workers of a moment ago had that of the sweep before, so that rows depended on how soon a cell was run."""
+
+    def function(n):
+        return {"value": os.environ.get("ATTNRANK_DATA", "")}
+
+    for at, named in enumerate(("first", "second", None)):
+        if named is None:
+            monkeypatch.delenv("ATTNRANK_DATA")
+        else:
+            monkeypatch.setenv("ATTNRANK_DATA", named)
+        table = sweep.run(f"T{at}", function, sweep.grid(n=[1, 2]), folder=tmp_path, workers=2)
+        assert table.value.tolist() == [named or ""] * 2

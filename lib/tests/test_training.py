@@ -217,7 +217,19 @@ def test_numbers_of_numpy_are_kept_as_plain_ones(kind, tmp_path):
     recipe = Recipe(np.int64(1), batch=np.int32(16), **half)
     assert recipe == Recipe(1, batch=16, **dict.fromkeys(half, 0.5))
     assert {type(value) for value in vars(recipe).values()} == {int, float}
-    train(model(), images(), recipe, seed=0, checkpoint=tmp_path / "run.safetensors")
+    sizes = ("width", "heads", "head_dim", "depth", "mlp_width", "value_dim")
+    shape = {name: np.int64(vars(CONFIG)[name]) for name in sizes}
+    flags = {name: np.bool_(vars(CONFIG)[name]) for name in ("qk_norm", "tied", "learn_temperature", "frozen")}
+    config = TransformerConfig(**shape | flags | {"temperature": kind(1.5)}, init=CONFIG.init)
+    assert config == replace(CONFIG, temperature=1.5)
+    source = images(pad=np.int64(1), flip=np.bool_(True))
+    train(model(config), source, recipe, seed=0, checkpoint=tmp_path / "run.safetensors")
+
+
+def test_a_configuration_that_is_no_dataclass_is_left_out(tmp_path):
+    net = model()
+    net.config = {"hidden_size": 8}
+    assert train(net, images(), replace(RECIPE, epochs=1), seed=0, checkpoint=tmp_path / "r.safetensors").steps
 
 
 @pytest.mark.parametrize(("field", "value"), [
@@ -238,6 +250,12 @@ def test_bad_arguments_are_refused(tmp_path):
         Images(
             (torch.zeros(2, 1, 4, 4), torch.zeros(2)), (torch.zeros(2, 1, 4, 4), torch.zeros(2)), mean=(0,), std=(1,)
         )
+    for options, message in (
+        ({"test_batch": -1}, "test_batch must be at least 1"), ({"pad": -1}, "pad must be at least 0"),
+        ({"flip": "no"}, "flip must be True or False"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            images(**options)
     with pytest.raises(ValueError, match="requires a gradient"):
         train(model().requires_grad_(False), images(), RECIPE, seed=0)
     with pytest.raises(ValueError, match="queries_keys"):

@@ -11,6 +11,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnrank import training
+from attnrank.models import TextTransformer, TransformerConfig
 from training_cases import CONFIG, images, model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -97,3 +98,12 @@ def test_flops_are_those_of_the_counter_of_torch(pool, change):
         net(torch.zeros(4, 2, 8, 8, dtype=torch.float64))
     assert counter.get_total_flops() == 4 * training.image_flops(net)
     assert training.training_flops(net, 10) == 30 * training.image_flops(net)
+
+
+def test_ranks_of_texts_with_padding_are_refused():
+    config = TransformerConfig(width=8, heads=2, head_dim=3, depth=1)
+    net = TextTransformer(config, vocabulary=20, length=9, classes=2, generator=torch.Generator().manual_seed(0))
+    text = torch.randint(1, 20, (2, 6), generator=torch.Generator().manual_seed(1), dtype=torch.int32)
+    assert len(training.attention_ranks(net, text)) == 2
+    with pytest.raises(ValueError, match="inputs must have no padding"):
+        training.attention_ranks(net, torch.nn.functional.pad(text, (0, 3)))

@@ -176,12 +176,16 @@ def test_other_initial_weights_and_another_probe_are_another_run(stop, tmp_path)
     else:
         go_on(model())
     before = path.read_bytes()
-    other, pooled = model(seed=77), model()
+    other, pooled, body = model(seed=77), model(), model()
     with torch.no_grad():
         pooled.pooling.weight.neg_()  # only the last matrix is another: a new head on a body that is kept
+        for name, value in body.named_parameters():
+            if "mlp" in name or "output" in name:
+                value *= 1.01
     for net, taken, shown in (
         (other, probe, "initial_weights is '.*', not '"),
         (pooled, probe, "initial_weights is '.*', not '"),
+        (body, probe, ".*initial_norms is '.*', not '"),
         (model(), None, r"probe is '\(2, 2, 8, 8\) of mean size 0.*', not None"),
         (model(), probe[:1], r"probe is '\(2, .*', not '\(1, "),
         (model(), probe.flip(0) * 1.01, r"probe is '\(2, .* of mean size 0.*', not '\(2, "),
@@ -190,7 +194,7 @@ def test_other_initial_weights_and_another_probe_are_another_run(stop, tmp_path)
             go_on(net, taken)
         assert path.read_bytes() == before
     tensors, record = training.load(path)
-    for name in ("initial_weights", "probe"):
+    for name in ("initial_weights", "initial_norms", "probe"):
         del record["details"][name]
     training.save(path, tensors, record)
     assert go_on(other).sessions == 2
@@ -259,3 +263,54 @@ def test_checkpoints_are_safetensors_and_json(tmp_path):
             np.testing.assert_array_equal(file.get_tensor(f"model.{name}"), value.numpy())
     assert record["run"]["recipe"]["epochs"] == 3 and len(record["progress"]["epochs"]) == 4
     assert sorted(os.listdir(tmp_path)) == ["run.safetensors"]
+
+
+def test_device_and_threads_are_those_of_the_training(tmp_path):
+    """Not of a table that collects a run which is finished; of a session that goes on with it."""
+    path = tmp_path / "run.safetensors"
+    run = train(model(), double(images()), RECIPE, seed=1, checkpoint=path)
+    assert (run.device, run.threads) == ("cpu", torch.get_num_threads())
+    tensors, record = training.load(path)
+    record["progress"] |= {"device": "NVIDIA H100", "threads": 12}
+    training.save(path, tensors, record)
+    run = train(model(), double(images()), RECIPE, seed=1, checkpoint=path)
+    assert (run.device, run.threads, run.sessions) == ("NVIDIA H100", 12, 2)
+    path.unlink()
+    with pytest.raises(KeyboardInterrupt):
+        train(model(), stopping(double(images()), 6), RECIPE, seed=1, checkpoint=path)
+    tensors, record = training.load(path)
+    record["progress"] |= {"device": "NVIDIA H100"}
+    del record["progress"]["threads"]  # as in files that were written before it came in
+    training.save(path, tensors, record)
+    run = train(model(), double(images()), RECIPE, seed=1, checkpoint=path)
+    assert (run.device, run.threads) == ("cpu", torch.get_num_threads())
+
+
+class Dropping(torch.nn.Module):
+    """The same model, some of whose logits are dropped at random in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = model()
+
+    def forward(self, x):
+        return torch.nn.functional.dropout(self.net(x), 0.5, self.training)
+
+
+def test_what_a_model_draws_itself_depends_on_seed_and_step_alone(tmp_path):
+    """Dropout, in two runs and in one that is interrupted; the caller's own random numbers are left alone."""
+    torch.manual_seed(5)
+    whole = Dropping()
+    before = torch.get_rng_state()
+    train(whole, double(images()), RECIPE, seed=1)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(7)
+    net, path = Dropping(), tmp_path / "run.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        train(net, stopping(double(images()), 6), RECIPE, seed=1, checkpoint=path)
+    net = Dropping()
+    train(net, double(images()), RECIPE, seed=1, checkpoint=path)
+    assert same(weights(net), weights(whole))
+    other, plain = Dropping(), model()
+    train(other, double(images()), RECIPE, seed=2), train(plain, double(images()), RECIPE, seed=1)
+    assert not same(weights(other), weights(whole)) and not same(weights(plain), weights(whole.net))

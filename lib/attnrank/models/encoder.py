@@ -69,6 +69,8 @@ class Attention(nn.Module):
     def forward(
         self, x: Float[Tensor, "*batch n d"], keys: Bool[Tensor, "*batch n"] | None = None
     ) -> Float[Tensor, "*batch n d"]:
+        if keys is not None and keys.dtype != torch.bool:
+            raise ValueError(f"keys must be of torch.bool, True for what is attended to, got {keys.dtype}")
         learned = self.log_temperature is not None
         q, k = self.scaled_queries_keys(x) if learned else self.queries_keys(x)
         scale = 1.0 if learned else 1 / self.temperature

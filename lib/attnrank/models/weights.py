@@ -79,16 +79,19 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         for name in ("width", "heads", "head_dim", "depth"):
-            _check.integer(name, getattr(self, name), minimum=1)
+            self._keep(name, _check.integer(name, getattr(self, name), minimum=1))
         for name in ("mlp_width", "value_dim"):
             if getattr(self, name) is not None:
-                _check.integer(name, getattr(self, name), minimum=1)
+                self._keep(name, _check.integer(name, getattr(self, name), minimum=1))
         if self.temperature is not None:
-            _check.real("temperature", self.temperature, above=0)
+            self._keep("temperature", _check.real("temperature", self.temperature, above=0))
         _check.choice("init", self.init, INITIALISATIONS)
         for name in ("qk_norm", "tied", "learn_temperature", "frozen"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
+            self._keep(name, _check.flag(name, getattr(self, name)))
+
+    def _keep(self, name: str, value: int | float | bool) -> None:
+        """NumPy's numbers as Python's: a checkpoint says the configuration in JSON."""
+        object.__setattr__(self, name, value)
 
     def linear(self, fan_in: int, fan_out: int, generator: torch.Generator, *, query_key: bool = False) -> nn.Linear:
         """Return the map x -> W x + b with W drawn by the scheme and b = 0."""

@@ -16,6 +16,7 @@ from filelock import FileLock
 from numpy.typing import ArrayLike
 
 from attnrank import _check
+from attnrank._files import replace
 from attnrank.sweep import results_folder
 
 RELATIONS = {"<=": "≤", ">=": "≥", "==": "="}
@@ -181,6 +182,8 @@ def _write_ledger(row: Claim) -> None:
     try:
         folder = results_folder()
     except ValueError:
+        if os.environ.get("ATTNRANK_RESULTS"):
+            raise  # a folder that does not exist
         return  # the package is used outside the book
     with FileLock(folder / "ledger.csv.lock"):
         rows = {r["id"]: r for r in read_ledger(folder)}
@@ -194,7 +197,7 @@ def _write_ledger(row: Claim) -> None:
         writer.writerows(rows[key] for key in sorted(rows))
         temporary = folder / "ledger.csv.tmp"
         temporary.write_text(text.getvalue(), encoding="utf-8", newline="\n")
-        os.replace(temporary, folder / "ledger.csv")
+        replace(temporary, folder / "ledger.csv")
 
 
 def anchor(row: Claim) -> str:

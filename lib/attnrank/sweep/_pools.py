@@ -7,6 +7,7 @@ row is begun again ``again`` times beside others and then ``again_alone`` times 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
 from typing import TYPE_CHECKING, Any, Self
@@ -30,7 +31,7 @@ class Processes:
         self.workers = workers
 
     def __enter__(self) -> Self:
-        self._executor = get_reusable_executor(max_workers=self.workers)
+        self._executor = _workers(self.workers)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -44,7 +45,7 @@ class Processes:
         try:
             return self._executor.submit(work, function, setting)
         except BrokenExecutor:  # one worker died, and loky ended the others
-            self._executor = get_reusable_executor(max_workers=self.workers)
+            self._executor = _workers(self.workers)
             return self._executor.submit(work, function, setting)
 
     def wait(self, futures: Iterable[Future]) -> set[Future]:
@@ -52,6 +53,11 @@ class Processes:
 
     def outcome(self, future: Future) -> Outcome:
         return _outcome(future, (BrokenExecutor,))
+
+
+def _workers(count: int) -> Any:
+    """Those of a moment ago, which know the environment that they were started in, only while it is the same."""
+    return get_reusable_executor(max_workers=count, env=dict(os.environ))
 
 
 class Cluster:

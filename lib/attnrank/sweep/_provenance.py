@@ -21,7 +21,7 @@ PACKAGE = Path(__file__).parents[1]
 
 
 def results_folder(folder: str | Path | None = None, *, make: bool = False) -> Path:
-    """Return the folder of the published tables.
+    """Return the folder of the published tables, from the root: a worker may be in another folder.
 
     That is the argument, else the environment variable ATTNRANK_RESULTS unless it is empty, else the nearest
     ``book/results`` in the current folder or its parents. Raises ValueError if it does not exist; with ``make``, the
@@ -35,7 +35,7 @@ def results_folder(folder: str | Path | None = None, *, make: bool = False) -> P
             if not Path(path).is_dir():
                 raise ValueError(f"{source} must be an existing folder, got {str(path)!r}; make it, or name the one "
                                  "that has the tables")
-            return Path(path)
+            return Path(path).resolve()
     here = Path.cwd()
     for parent in (here, *here.parents):
         if (parent / "book" / "results").is_dir():

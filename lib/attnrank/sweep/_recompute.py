@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
@@ -16,6 +18,9 @@ from attnrank.sweep._table import Table
 from attnrank.sweep._values import Row, Setting, frame
 from attnrank.sweep._work import call
 from attnrank.sweep.repeats import from_record
+
+#: Names the folder in which functions of runs of training keep these, and find them again.
+RUNS = "ATTNRANK_RUNS"
 
 
 def read(name: str, *, folder: str | Path | None = None) -> pd.DataFrame:
@@ -42,7 +47,8 @@ def recompute(name: str, function: Callable[..., dict], *, generator: torch.Gene
               checkpoint: bool = False) -> pd.DataFrame:
     """Recompute a random sample of the rows of a published table, and return the recomputed rows.
 
-    They are compared as the table declares that its numbers repeat; see :mod:`attnrank.sweep.repeats`.
+    They are compared as the table declares that its numbers repeat; see :mod:`attnrank.sweep.repeats`. Runs of training
+    that ``ATTNRANK_RUNS`` keeps are not looked at: a row would be compared with the file that it came from.
 
     Parameters
     ----------
@@ -67,28 +73,45 @@ def recompute(name: str, function: Callable[..., dict], *, generator: torch.Gene
         raise ValueError(f"accept must accept a row of the table {name}, got none of {len(table.keys)}")
     drawn = torch.randperm(len(accepted), generator=generator)[:rows].tolist()
     sample = sorted(accepted[index] for index in drawn)
-    with tempfile.TemporaryDirectory() as kept:
+    with tempfile.TemporaryDirectory() as kept, _runs_kept(None):
         function = Manner(threads, checkpoint).wrap(function, name, Path(kept), table.record["version"])
         again = [_recomputed(table, function, index) for index in sample]
     return frame(table.columns(), again, sample)
 
 
 def differences(name: str, function: Callable[..., dict], *, rows: Iterable[int], folder: str | Path | None = None,
-                threads: str = "one", checkpoint: bool = False) -> Iterator[tuple[int, str | None]]:
+                threads: str = "one", checkpoint: bool = False, runs: Path | None = None,
+                ) -> Iterator[tuple[int, str | None]]:
     """Compute the rows with these numbers (from 0) again, one by one: yield each with what differs, or None.
 
-    Arguments and exceptions are those of `recompute`, which raises ValueError at the first difference.
+    Arguments and exceptions are those of `recompute`, which raises ValueError at the first difference. ``runs`` is a
+    folder for runs of training that are made meanwhile, so that several tables of the same runs make them once.
     """
     table = _published(name, folder)
     for index in rows:
         with tempfile.TemporaryDirectory() as kept:
             wrapped = Manner(threads, checkpoint).wrap(function, name, Path(kept), table.record["version"])
+            found = None
             try:
-                _recomputed(table, wrapped, index)
+                with _runs_kept(runs):
+                    _recomputed(table, wrapped, index)
             except ValueError as difference:
-                yield index, str(difference)
-            else:
-                yield index, None
+                found = str(difference)
+            yield index, found
+
+
+@contextmanager
+def _runs_kept(folder: Path | None) -> Iterator[None]:
+    """Runs of training are kept in this folder meanwhile, or not at all."""
+    before = os.environ.pop(RUNS, None)
+    if folder is not None:
+        os.environ[RUNS] = str(folder)
+    try:
+        yield
+    finally:
+        os.environ.pop(RUNS, None)
+        if before is not None:
+            os.environ[RUNS] = before
 
 
 def _published(name: str, folder: str | Path | None) -> Table:

@@ -96,6 +96,14 @@ class Statistical:
     def __post_init__(self) -> None:
         if not self.errors:
             raise ValueError("errors must name at least one column, got none")
+        _check.real("rtol", self.rtol, minimum=0.0)
+        _check.real("factor", self.factor, minimum=1.0)
+        if not _check.real("rate", self.rate, above=0.0) < 1:
+            raise ValueError(f"rate must be less than 1, got {self.rate}")
+        for column, error in {**self.errors, **self.early_errors}.items():
+            for value in error.values() if isinstance(error, Mapping) else [error]:
+                if not isinstance(value, str):
+                    _check.real(f"the error of {column}", value, minimum=0.0)
         if bool(self.early) != bool(self.early_errors) or not set(self.early_errors) <= set(self.errors):
             raise ValueError("early_errors must name columns of errors, and be given with early: got "
                              f"early = {self.early} and early_errors = {self.early_errors}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import hashlib
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -13,16 +14,16 @@ from torch import Tensor, nn
 from attnrank.training.recipe import Recipe
 from attnrank.training.source import Source
 
-#: What `_initial_weights` gave when the run of a model with a file began: an interrupted call can be made again.
-_BEGUN: WeakKeyDictionary[nn.Module, dict[Path, str]] = WeakKeyDictionary()
+#: What was said of the initial weights when the run of a model with a file began: it can be called again, interrupted.
+_BEGUN: WeakKeyDictionary[nn.Module, dict[Path, dict[str, Any]]] = WeakKeyDictionary()
 
 
 def of_run(model: nn.Module, source: Source, recipe: Recipe, seed: int) -> dict[str, Any]:
     """What a checkpoint must say in full: recipe, seed, data, parameters, and the model's configuration."""
     identity = {"recipe": asdict(recipe), "seed": seed, "data": source.describe(), "model": _shape(model)}
-    if hasattr(model, "config"):  # what no parameter shows: temperature, normalised queries and keys
-        config: Any = model.config
-        identity["config"] = asdict(config)
+    config: Any = getattr(model, "config", None)
+    if is_dataclass(config):  # what no parameter shows: temperature, normalised queries and keys
+        identity["config"] = asdict(config)  # type: ignore[arg-type]
     return identity
 
 
@@ -33,14 +34,15 @@ def details(model: nn.Module, source: Any, probe: Tensor | None, path: Path) -> 
     """
     fixed = {name: str(tuple(value.shape)) for name, value in model.named_buffers()}  # positions that are not learned
     begun = _BEGUN.get(model, {}).get(path) if path.exists() else None
-    return {"buffers": fixed, "initial_weights": begun or _initial_weights(model), "probe": _size(probe)} | (
+    weights = begun or {"initial_weights": _initial_weights(model), "initial_norms": _initial_norms(model)}
+    return {"buffers": fixed, **weights, "probe": _size(probe)} | (
         source.details() if hasattr(source, "details") else {}
     )
 
 
 def remember(model: nn.Module, path: Path, details: dict[str, Any]) -> None:
     """The run of a model with a file began: from now on its weights are not those that `details` asks for."""
-    _BEGUN.setdefault(model, {})[path] = details["initial_weights"]
+    _BEGUN.setdefault(model, {})[path] = {name: details[name] for name in ("initial_weights", "initial_norms")}
 
 
 def _shape(model: nn.Module) -> dict[str, str]:
@@ -58,6 +60,12 @@ def _initial_weights(model: nn.Module) -> str:
     drawn = [value for value in drawn if value.min() < value.max()]  # not biases of 0 and gains of 1
     places = ((drawn[at * (len(drawn) - 1) // 7], at) for at in range(8 if drawn else 0))
     return " ".join(f"{value[at * (len(value) - 1) // 7].item():.3g}" for value, at in places)
+
+
+def _initial_norms(model: nn.Module) -> str:
+    """A checksum of the norms of all parameters, each to four digits: other draws of any of them change it."""
+    norms = (f"{value.detach().double().norm().item():.4g}" for value in model.parameters())
+    return hashlib.sha256(" ".join(norms).encode()).hexdigest()[:16]
 
 
 def _size(probe: Tensor | None) -> str | None:

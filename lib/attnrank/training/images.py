@@ -63,7 +63,7 @@ class Images(Labelled):
                                  f"{images.dtype} {tuple(images.shape)} and {tuple(labels.shape)}")
         super().__init__(train, test, name=name, test_batch=test_batch)
         self.mean, self.std = (torch.tensor(values, dtype=torch.float64)[:, None, None] for values in (mean, std))
-        self.pad, self.flip = pad, flip
+        self.pad, self.flip = _check.integer("pad", pad, minimum=0), _check.flag("flip", flip)
 
     @property
     def train_images(self) -> UInt8[Tensor, "rows c height width"]:

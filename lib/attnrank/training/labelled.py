@@ -10,6 +10,7 @@ from jaxtyping import Int64
 from torch import Tensor
 from torch.nn import functional as F
 
+from attnrank import _check
 from attnrank.training.source import generator_of
 
 Kind = TypeVar("Kind")
@@ -29,7 +30,7 @@ class Labelled:
     ) -> None:
         self.train_inputs, self.train_labels = train
         self.test_inputs, self.test_labels = test
-        self.name, self.test_batch = name, test_batch
+        self.name, self.test_batch = name, _check.integer("test_batch", test_batch, minimum=1)
         self._order: tuple[tuple[int, int, int], Tensor] = ((-1, -1, -1), torch.empty(0))
 
     def drawn(self, inputs: Tensor, generator: torch.Generator) -> Tensor:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ from attnrank import _check
 from attnrank.training import identity
 from attnrank.training.measure import attention_ranks
 from attnrank.training.recipe import Recipe, decay_groups, learning_rate
-from attnrank.training.source import Source
+from attnrank.training.source import Source, generator_of
 from attnrank.training.state import Run, State
 
 REMEDY = "lower the recipe's rate, lengthen its warm-up, or clip"
@@ -75,10 +76,12 @@ def train(
     if path is not None:
         identity.remember(model, path, details)
     run = state.run
-    run.device = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    total, steps = recipe.epochs * source.steps(recipe.batch), source.steps(recipe.batch)
+    if run.steps < total or not run.epochs:  # else there is nothing left to do: the run was made elsewhere
+        run.device = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+        run.threads = torch.get_num_threads()
     if started is not None:
         started(run)
-    steps = source.steps(recipe.batch)
     stream = sys.stderr
     shown = stream is sys.__stderr__ and stream is not None and stream.isatty()
 
@@ -93,14 +96,14 @@ def train(
 
     if not run.epochs:
         close_epoch({"epoch": 0, "rate": 0.0, "train_loss": None, "train_accuracy": None})
-    total = recipe.epochs * steps
     with tqdm(total=total, initial=run.steps, desc=label, unit="step", disable=not shown) as bar:
         while run.steps < total:
             epoch, step = divmod(run.steps, steps)
             inputs, targets = source.batch(seed, epoch, step, recipe.batch)
             rate = learning_rate(run.steps, total, recipe)
             where = f"epoch {epoch + 1}, step {step}"
-            loss, right = _step(model, optimizer, recipe, rate, inputs, targets, where, state.kept)
+            with _randomness(device, seed, epoch, step):
+                loss, right = _step(model, optimizer, recipe, rate, inputs, targets, where, state.kept)
             state.count(loss, right, targets.numel())
             run.steps += 1
             if shown:
@@ -143,6 +146,14 @@ def _step(
         )
     optimizer.step()
     return value, int((logits.argmax(-1) == targets).sum())
+
+
+@contextmanager
+def _randomness(device: torch.device, *numbers: int) -> Iterator[None]:
+    """What a step draws from torch's own generators, as dropout does, depends on these numbers; they are left alone."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(generator_of(*numbers).initial_seed())
+        yield
 
 
 def _require_finite(tested: dict, where: str, kept: str) -> None:

@@ -25,13 +25,16 @@ def attention_ranks(
 
     ``hardmax`` over all inputs; of the softmax at the model's own temperatures the numerical rank at each tolerance
     and the ``stable`` rank, over the first ``spectra`` inputs. Computed on the CPU in float64 from a copy of the
-    weights as they are; the model is left alone. Raises ValueError for a model without ``queries_keys``.
+    weights as they are; the model is left alone. Raises ValueError for a model without ``queries_keys``, and for texts
+    with padding, which is no token.
     """
     _check.integer("spectra", spectra, minimum=1)
     if not hasattr(model, "queries_keys"):
         raise ValueError(f"model must have queries_keys(inputs, scaled=True), got {type(model).__name__}")
     inputs = inputs.cpu()
     exact: Any = copy.deepcopy(model).cpu().double().eval()
+    if hasattr(exact, "keys") and exact.keys(inputs) is not None:
+        raise ValueError("inputs must have no padding: take texts that fill the length")
     rows = []
     pairs = exact.queries_keys(inputs.double() if inputs.is_floating_point() else inputs, scaled=True)
     for layer, (q, k) in enumerate(pairs, start=1):

@@ -20,7 +20,7 @@ class Run:
     An entry has ``epoch``, ``rate`` (of the last step), ``train_loss`` and ``train_accuracy`` (of the augmented batches
     as they were met; missing at epoch 0), what the source's test gives (``test_loss``, ``test_accuracy``), and
     ``ranks``, the rows of `attention_ranks` on the probe batch. ``seconds`` is the time spent training, all sessions
-    together and probing and testing included.
+    together and probing and testing included. ``device`` and ``threads`` are those of the last step that was taken.
     """
 
     epochs: list[dict] = field(default_factory=list)
@@ -28,6 +28,7 @@ class Run:
     steps: int = 0
     device: str = "cpu"
     sessions: int = 1
+    threads: int = 0  # 0: not known, as of files that were written before this came in
 
     @property
     def final(self) -> dict:

@@ -15,11 +15,20 @@ from attnrank.experiments.accuracy.arms import SHAPE
 ARM = [name for name in SHAPE if name not in ("width", "depth")]
 
 
+def one_series(table: pd.DataFrame) -> pd.DataFrame:
+    """The table, or ValueError where an arm has several runs of one seed: with other data, patches or epochs."""
+    several = table[table.duplicated([*SHAPE, "seed"])]
+    if len(several):
+        arm = several[[*SHAPE, "seed"]].iloc[0].to_dict()
+        raise ValueError(f"table must hold the runs of one series, got several for {arm}")
+    return table
+
+
 def by_arm(table: pd.DataFrame) -> pd.DataFrame:
     """Means over seeds of the accuracies and ranks of each arm, the number of seeds beside them."""
     ranks = ["rank_before", "rank_after", "rank_before_all", "rank_after_all"]
     numbers = ["accuracy", "best_accuracy", *ranks, "parameters"]
-    groups = table.groupby(ARM, sort=False)
+    groups = one_series(table).groupby(ARM, sort=False)
     return groups[numbers].mean().assign(seeds=groups.size(), spread=groups.accuracy.std()).reset_index()
 
 
@@ -49,9 +58,9 @@ class Spread:
 def spread(table: pd.DataFrame, column: str = "accuracy") -> Spread:
     """Of the runs of one series, pooled over its arms: what differs between seeds is taken to differ alike in all.
 
-    Raises ValueError for a column that the table does not have.
+    Raises ValueError for a column that the table does not have, or several runs of an arm with one seed.
     """
-    groups = table.groupby(ARM)[_check.choice("column", column, table.columns)]
+    groups = one_series(table).groupby(ARM)[_check.choice("column", column, table.columns)]
     free = groups.count() - 1
     freedom = int(free.sum())
     return Spread(float(np.sqrt((groups.var().fillna(0.0) * free).sum() / max(1, freedom))), freedom)

@@ -10,7 +10,7 @@ from scipy import stats
 
 from attnrank import _check
 from attnrank.experiments.accuracy.arms import SHAPE, same_parameters
-from attnrank.experiments.accuracy.compare import Difference, Spread, difference, mean_of, spread
+from attnrank.experiments.accuracy.compare import Difference, Spread, difference, mean_of, one_series, spread
 from attnrank.sweep import Setting
 
 #: What accuracy should do: rise, stay, fall, or do what the measured rank at initialisation does.
@@ -148,5 +148,5 @@ def closer(rows: pd.DataFrame, first: str = "rank_before", second: str = "rank_a
 
 def _by_seed(rows: pd.DataFrame, *columns: str) -> pd.DataFrame:
     """Accuracy and other columns by arm and seed; arms that have all of the first `SEEDS` seeds."""
-    first = rows[rows.seed < SEEDS]
+    first = one_series(rows[rows.seed < SEEDS])
     return first.pivot_table(index=list(SHAPE), columns="seed", values=["accuracy", *columns]).dropna()

@@ -51,7 +51,8 @@ def modular_runs(
     for name in FOLLOWED:
         result |= movement(looks, name)
     return result | {
-        "seconds": round(run.seconds, 1), "threads": torch.get_num_threads(), "device": run.device, "stopped": stopped,
+        "seconds": round(run.seconds, 1), "threads": run.threads or torch.get_num_threads(), "device": run.device,
+        "stopped": stopped,
     }  # fmt: skip
 
 

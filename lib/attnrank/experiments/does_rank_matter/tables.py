@@ -48,7 +48,8 @@ def task_heads(
         "trained_parameters": sum(value.numel() for value in model.used if value.requires_grad),
         "flops_per_sequence": flops, "training_flops": 3.0 * flops * BATCH * run.steps,
         "best_accuracy": None, "train_accuracy": None,
-        "seconds": round(run.seconds, 1), "threads": torch.get_num_threads(), "device": run.device, "stopped": stopped,
+        "seconds": round(run.seconds, 1), "threads": run.threads or torch.get_num_threads(), "device": run.device,
+        "stopped": stopped,
     } | ({} if stopped else _after(model, source, run, before))  # fmt: skip
 
 

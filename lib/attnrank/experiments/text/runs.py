@@ -58,7 +58,7 @@ def text_accuracy(
         "rank_after": mean_rank(after["ranks"], layer=1),
         "rank_after_all": mean_rank(after["ranks"]),
         "seconds": round(run.seconds, 1),
-        "threads": torch.get_num_threads(),
+        "threads": run.threads or torch.get_num_threads(),
         "device": run.device,
         "stopped": stopped,
     }  # fmt: skip

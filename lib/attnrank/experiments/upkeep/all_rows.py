@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -83,9 +84,13 @@ def verify_all(
 
     Rows are those of :func:`cheap_rows`, less those that the record has under these conditions and those that did not
     differ by ``verified.csv``: on a processor like this one or, under a variable that makes machines round like others,
-    on any. Each is in the record when it is yielded.
+    on any. Each is in the record when it is yielded. Runs of training, of which several tables are made, are kept
+    beside the record, in a folder for each of the conditions.
     """  # fmt: skip
     record, where = Path(record), conditions(threads)
+    named = "-".join(re.sub(r"[^A-Za-z0-9]+", "_", f"{value}") for value in where.values())
+    runs = record.with_suffix(".runs").resolve() / named
+    runs.mkdir(parents=True, exist_ok=True)
     rounding = _rounding(where)
     done = {identity(entry) for entry in read_record(record) if entry["conditions"] == where}
     lines = stored(folder)
@@ -104,7 +109,7 @@ def verify_all(
         function = Threads(experiment.function, threads) if threads > 1 else experiment.function
         started = time.perf_counter()
         for row, difference in sweep.differences(
-            name, function, rows=rows, folder=folder, checkpoint=experiment.checkpoint
+            name, function, rows=rows, folder=folder, checkpoint=experiment.checkpoint, runs=runs
         ):
             now = time.perf_counter()
             entry = of[row] | {"conditions": where, "seconds": round(now - started, 2), "difference": difference}
