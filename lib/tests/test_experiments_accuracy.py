@@ -102,12 +102,11 @@ def test_the_recipe_is_that_of_the_published_runs():
         assert runs.recipe(TINY | {"dataset": dataset, "epochs": 7}) == expected
 
 
-def test_series_are_whole_and_what_is_finished_is_published():
+def test_series_are_whole():
     for name, series in tables.SERIES.items():
         keys = [tuple(setting.items()) for setting in series]
         assert len(keys) == len(set(keys)) and 0 <= tables.FINISHED[name] <= len(series)
         assert len({setting["epochs"] for setting in series}) == 1  # identical budgets
-    assert EXPERIMENTS["accuracy"].paper == tables.finished()
 
 
 def test_64_tokens_have_the_arms_of_16_line_by_line_after_the_predictions():

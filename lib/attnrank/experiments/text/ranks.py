@@ -8,7 +8,7 @@ from torch import Tensor
 from attnrank import _check
 from attnrank.experiments.layer_tables.encoders import advance
 from attnrank.experiments.shared.heads import hardmax_rank_on_device
-from attnrank.experiments.shared.tokens import token_numbers
+from attnrank.experiments.shared.tokens import UNKNOWN, token_numbers
 from attnrank.models import PADDING, TextTransformer, TransformerConfig
 from attnrank.sweep import Setting
 from attnrank.theory import token_geometry_rank
@@ -95,5 +95,5 @@ def text_shares(dataset: str, tokens: str, vocabulary: int, length: int) -> Sett
         "n": n.mean().item(),
         "distinct": (words / n).mean().item(),
         "distinct_padded": (kinds / length).mean().item(),
-        "unknown": ((rows == 1).sum(1) / n).mean().item(),
+        "unknown": ((rows == UNKNOWN).sum(1) / n).mean().item(),
     }
