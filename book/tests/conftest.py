@@ -22,11 +22,15 @@ ROOT = Path(__file__).resolve().parents[2]
 def build(book: Path, *options: str, execute: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run ``jupyter-book build`` on a folder, as a reader does."""
     environment = {**os.environ, "PYTHONUTF8": "1", "ATTNRANK_BOOK_EXECUTE": execute or ""}
-    return subprocess.run(
-        [sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build", str(book), *options],
-        cwd=book, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
-        errors="replace",
-    )
+    for _ in range(3):
+        result = subprocess.run(
+            [sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build", str(book), *options],
+            cwd=book, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
+            errors="replace",
+        )
+        if "ZMQError: Address already in use" not in result.stdout:
+            break  # else a kernel of the other worker took the port that this one had chosen
+    return result
 
 
 @pytest.fixture(scope="session")

@@ -17,9 +17,9 @@ ARM = [name for name in SHAPE if name not in ("width", "depth")]
 
 def one_series(table: pd.DataFrame) -> pd.DataFrame:
     """The table, or ValueError where an arm has several runs of one seed: with other data, patches or epochs."""
-    several = table[table.duplicated([*SHAPE, "seed"])]
+    several = table[table.duplicated([*ARM, "seed"])]
     if len(several):
-        arm = several[[*SHAPE, "seed"]].iloc[0].to_dict()
+        arm = several[[*ARM, "seed"]].iloc[0].to_dict()
         raise ValueError(f"table must hold the runs of one series, got several for {arm}")
     return table
 
