@@ -63,7 +63,7 @@ def _initial_weights(model: nn.Module) -> str:
 
 
 def _initial_norms(model: nn.Module) -> str:
-    """A checksum of the norms of all parameters, each to four digits: other draws of any of them change it."""
+    """A checksum of the norms of all parameters, each to four digits: other draws change it but by chance."""
     norms = (f"{value.detach().double().norm().item():.4g}" for value in model.parameters())
     return hashlib.sha256(" ".join(norms).encode()).hexdigest()[:16]
 
