@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 import os
@@ -183,6 +184,7 @@ def test_torn_at_every_byte(tmp_path):
     (tmp_path / "whole").mkdir()
     sweep.run("T", simple, grid, folder=tmp_path / "whole")
 
+    @functools.wraps(simple)
     def fails_at_3(n):
         if n == 3:
             raise OverflowError
@@ -203,6 +205,7 @@ def test_torn_at_every_byte(tmp_path):
             sweep.read("T", folder=tmp_path)
         computed = []
 
+        @functools.wraps(simple)
         def looks(n):  # what was stored whole is kept, and nothing of the torn line is left behind the new ones
             if rows and computed:
                 assert bytes_of(tmp_path) == whole + b"".join(b"%d,%s\n" % (k, str(k / 2).encode()) for k in computed)

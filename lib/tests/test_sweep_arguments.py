@@ -57,6 +57,21 @@ def test_another_grid_is_refused(tmp_path):
     assert bytes_of(tmp_path) == before[0] + b"4,2.0\n"
 
 
+def test_another_function_is_refused_until_the_table_says_that_it_was_renamed(tmp_path):
+    def halves(n):
+        return simple(n)
+
+    sweep.run("T", simple, sweep.grid(n=[1, 2]), folder=tmp_path)
+    before = bytes_of(tmp_path), (tmp_path / "T.json").read_bytes()
+    for rows in ([1, 2], [1, 2, 3]):  # of a whole table too: its rows would be taken for those of the other function
+        with pytest.raises(ValueError, match=r"T\.json: its rows are of the function simple, not of halves; use"):
+            sweep.run("T", halves, sweep.grid(n=rows), folder=tmp_path)
+    assert (bytes_of(tmp_path), (tmp_path / "T.json").read_bytes()) == before
+    text = before[1].decode().replace('"function": "simple"', '"function": "halves"')
+    (tmp_path / "T.json").write_text(text, encoding="utf-8", newline="\n")
+    assert len(sweep.run("T", halves, sweep.grid(n=[1, 2, 3]), folder=tmp_path)) == 3
+
+
 def test_a_grid_without_rows_is_replaced(tmp_path):
     def fails(**_):
         raise OSError

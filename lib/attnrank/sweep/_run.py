@@ -56,7 +56,8 @@ def run(name: str, function: Callable[..., dict], settings: Iterable[Setting], *
 
     Raises
     ------
-    ValueError : bad argument; damaged table (the message names file, line and remedy); stored rows of another grid.
+    ValueError : bad argument; damaged table (the message names file, line and remedy); stored rows of another grid
+        or function.
     RuntimeError : the function failed, or every worker that tried a row was lost; the message names the setting, and
         all other finished rows are stored.
     OSError : the cluster's scheduler went away; the finished rows are stored.

@@ -54,6 +54,7 @@ class Session(Table):
             elif not self.holds(kinds, keys, declared):
                 self._refuse_another_chapter(declared)
                 self._refuse_other_version(declared)
+                self._refuse_other_function(declared)
                 self._refuse_other_grid(kinds, keys)
                 self._begin(kinds, keys, declared, results=self.results, sessions=self.record["sessions"])
 
@@ -95,6 +96,15 @@ class Session(Table):
                 f"its rows are of version {stored} of {declared['function']}, the code is version {own}",
                 "delete both files to compute the table anew",
             )
+
+    def _refuse_other_function(self, declared: dict) -> None:
+        """Rows of two functions would be one table. A lambda has no name to tell it by; the book's functions may be
+        renamed, and have a version."""
+        stored, own = (fields["function"].rpartition(".")[2] for fields in (self.record, declared))
+        if stored != own and "<lambda>" not in (stored, own) and not self.record["chapter"]:
+            self.refuse(self.json, f"its rows are of the function {stored}, not of {own}",
+                        f"use another name; delete both files to start over; or, if {stored} was only renamed, write "
+                        f"{own} as its function in the file")
 
     def _refuse_other_grid(self, kinds: Kinds, keys: list[Row]) -> None:
         """Refuse a grid that does not contain the stored rows; say what it lacks and what it adds."""
