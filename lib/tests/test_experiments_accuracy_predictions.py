@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from attnrank.experiments.accuracy import arms, compare, predictions, runs, tables, words
 from attnrank.experiments.accuracy.predictions import Prediction
@@ -80,27 +82,19 @@ def test_a_verdict_for_every_side(expected, verdicts):
 
 
 def test_the_slope():
-    """Seeds with slopes 0.49, 0.5 and 0.51: their mean; the interval is that of least squares with a known spread."""
+    """Of least squares over means of arms, against numpy's; what is off the line widens the interval, seeds do not."""
     rows = made(0.5, noise=0.0)
-    rows["accuracy"] += 0.01 * (rows.seed - 1) * rows.rank_before
-    slope = predictions.rank_slope(rows, compare.Spread(0.02, 30))
-    assert slope.mean == pytest.approx(0.5) and slope.seeds == 3
-    ranks = rows[rows.seed == 0].rank_before
-    half = 2.042272 * 0.02 / (3 * ((ranks - ranks.mean()) ** 2).sum()) ** 0.5
-    assert (slope.low, slope.high) == pytest.approx((0.5 - half, 0.5 + half))
-    assert predictions.rank_slope(made(0.5, seeds=2), compare.Spread(0.02, 30)) is None
-    assert predictions.rank_slope(made(0.5).assign(rank_before=0.3), compare.Spread(0.02, 30)) is None
-
-
-def test_slopes_without_an_arm():
-    """One arm that alone carries a slope: without it there is none."""
-    rows = made(0.0, noise=0.0)
-    rows.loc[rows.intervention == "tied", "accuracy"] += 0.1
-    rows = rows[(rows.intervention != "tied") | (rows.qk_dim == 2)]
-    rows = rows[~rows.intervention.str.contains("tied_")]
-    found = [slope.mean for slope in predictions.slopes_without(rows, compare.Spread(0.01, 30))]
-    assert len(found) == 1 + rows.groupby(list(arms.SHAPE)).ngroups
-    assert found[0] > 0.05 and min(map(abs, found)) < 1e-9 and sum(abs(x) < 1e-9 for x in found) == 1
+    rows["accuracy"] += 0.01 * (rows.seed - 1) * rows.rank_before + 0.02 * (rows.intervention == "sharp")
+    slope = predictions.rank_slope(rows)
+    means = rows.groupby(compare.ARM)[["rank_before", "accuracy"]].mean()
+    design = np.stack([means.rank_before, np.ones(len(means))], axis=1)
+    solved, residual, *_ = np.linalg.lstsq(design, means.accuracy.to_numpy(), rcond=None)
+    error = np.sqrt(residual[0] / (len(means) - 2) * np.linalg.inv(design.T @ design)[0, 0])
+    half = stats.t.ppf(0.975, len(means) - 2) * error
+    assert slope.arms == len(means) and slope.mean == pytest.approx(solved[0], abs=1e-12)
+    assert (slope.low, slope.high) == pytest.approx((solved[0] - half, solved[0] + half), abs=1e-12)
+    assert predictions.rank_slope(made(0.5, seeds=2)) is None
+    assert predictions.rank_slope(made(0.5).assign(rank_before=0.3)) is None
 
 
 def test_does_accuracy_go_with_one_rank_more_closely():
@@ -146,6 +140,6 @@ def test_runs_of_several_series_are_not_taken_together():
     """They would be pooled, or averaged, without a word: the same arms and seeds with other epochs."""
     rows = made(0.5)
     both = pd.concat([rows, rows.assign(epochs=2)])
-    for of in (compare.spread, compare.by_arm, lambda table: predictions.rank_slope(table, compare.Spread(0.02, 30))):
+    for of in (compare.spread, compare.by_arm, predictions.rank_slope):
         with pytest.raises(ValueError, match="table must hold the runs of one series, got several for {"):
             of(both)

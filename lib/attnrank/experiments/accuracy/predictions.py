@@ -10,7 +10,7 @@ from scipy import stats
 
 from attnrank import _check
 from attnrank.experiments.accuracy.arms import SHAPE, same_parameters
-from attnrank.experiments.accuracy.compare import Difference, Spread, difference, mean_of, one_series, spread
+from attnrank.experiments.accuracy.compare import ARM, Difference, difference, mean_of, one_series, spread
 from attnrank.sweep import Setting
 
 #: What accuracy should do: rise, stay, fall, or do what the measured rank at initialisation does.
@@ -106,27 +106,29 @@ def _verdict(accuracy: Difference, expected: str) -> str:
     return "seen" if side == wanted else "not seen" if side == 0 else "against"
 
 
-def rank_slope(rows: pd.DataFrame, pooled: Spread, column: str = "rank_before") -> Difference | None:
-    """Accuracy per unit of rank / n over arms whose scores alone differ: mean over seeds of least squares slopes.
+@dataclass(frozen=True)
+class Slope:
+    """Accuracy per unit of rank / n over this many arms, by least squares, with its 95 % interval."""
 
-    Arms that have all of the first `SEEDS` seeds; None with fewer than four of them, or without spread in ``column``.
-    The interval is Student's for runs of the spread ``pooled``, the ranks taken as given.
+    mean: float
+    low: float
+    high: float
+    arms: int
+
+
+def rank_slope(rows: pd.DataFrame, column: str = "rank_before") -> Slope | None:
+    """How accuracy changes with rank over arms, their means over seeds; None for fewer than four arms, or one rank.
+
+    Of arms with at least `SEEDS` seeds. The interval is Student's by the scatter of the arms about the line, which is
+    more than that of seeds where the arms do not lie on one.
     """
-    wide = _by_seed(rows, column)
-    if len(wide) < 4 or wide["accuracy"].shape[1] < SEEDS or np.ptp(wide[column].to_numpy()) == 0:
+    groups = one_series(rows).groupby(ARM)
+    means = groups[[column, "accuracy"]].mean()[groups.size() >= SEEDS]
+    if len(means) < 4 or np.ptp(means[column]) == 0:
         return None
-    ranks = wide[column].to_numpy() - wide[column].to_numpy().mean(axis=0)  # arms, seeds
-    squares = (ranks**2).sum(axis=0)
-    slope = float(((ranks * wide["accuracy"].to_numpy()).sum(axis=0) / squares).mean())
-    half = pooled.half((1 / squares).sum() / SEEDS**2)
-    return Difference(slope, slope - half, slope + half, SEEDS)
-
-
-def slopes_without(rows: pd.DataFrame, pooled: Spread) -> list[Difference]:
-    """`rank_slope` of all arms, then without each arm in turn; those that can be had."""
-    each = [part.index for _, part in rows.groupby(list(SHAPE))]
-    slopes = [rank_slope(rows.drop(index=left_out), pooled) for left_out in ([], *each)]
-    return [slope for slope in slopes if slope is not None]
+    line = stats.linregress(means[column], means.accuracy)
+    half = stats.t.ppf(0.975, len(means) - 2) * line.stderr
+    return Slope(float(line.slope), float(line.slope - half), float(line.slope + half), len(means))
 
 
 def closer(rows: pd.DataFrame, first: str = "rank_before", second: str = "rank_after") -> Difference | None:

@@ -11,21 +11,19 @@ from attnrank import _check
 class Words:
     """How a page speaks of a prediction that was seen in some of the comparisons.
 
-    ``answer`` is its first sentence, ``support`` what the comparisons do to the claim, ``found`` how much speaks for
-    it.
+    ``support`` is what the comparisons do to the claim, ``found`` how much speaks for it.
     """
 
-    answer: str
     support: str
     found: str
 
 
 #: Up to which share of the comparisons seen which words are said.
 WORDS = {
-    0.0: Words("Not in these runs, which are small.", "do not support it", "nothing"),
-    0.25: Words("Hardly in these runs, which are small.", "hardly support it", "little"),
-    0.75: Words("In some of these runs and not in others, and all are small.", "support it in part", "something"),
-    1.0: Words("In most of these runs, which are small.", "support it", "much"),
+    0.0: Words("do not support it", "nothing"),
+    0.25: Words("hardly support it", "little"),
+    0.75: Words("support it in part", "something"),
+    1.0: Words("support it", "much"),
 }
 
 
