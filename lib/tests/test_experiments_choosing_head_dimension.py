@@ -11,6 +11,8 @@ import torch
 
 from attnrank import sweep
 from attnrank.experiments.accuracy import runs, tables
+from attnrank.experiments.accuracy.arms import SHAPE
+from attnrank.experiments.accuracy.compare import Spread
 from attnrank.experiments.choosing_head_dimension import judge, rule, seconds, trained, truncation
 from attnrank.experiments.text import runs as text_runs
 from attnrank.experiments.text import tables as text_tables
@@ -81,6 +83,18 @@ def test_choices():
     assert found.interval["best"] == pytest.approx(4.302653 * 0.01 / 3**0.5)  # Student's t, two degrees of freedom
     worse = judge.choices(rows, recommended=1, default=2).set_index("choice")
     assert worse.behind["recommended"] == pytest.approx(0.3) and worse.parameters["recommended"] == 100
+    assert worse.half_width["recommended"] == pytest.approx(0)  # paired: seeds differ alike
+    pooled = judge.choices(rows, recommended=1, default=2, pooled=Spread(0.02, 10)).set_index("choice")
+    assert pooled.half_width["recommended"] == pytest.approx(2.228139 * 0.02 * (2 / 3) ** 0.5)
+
+
+def test_the_spread_of_a_task_is_that_of_its_series():
+    of = {name: sweep.read(name) for name in ("accuracy", "text_accuracy")}
+    arms = of["accuracy"].query("dataset == 'cifar10' and patch == 8 and epochs == 5 and width == 64")
+    groups = arms.groupby([*SHAPE]).accuracy
+    variance = (groups.var() * (groups.count() - 1)).sum() / (groups.count() - 1).sum()
+    assert judge.pooled_spread("cifar10", of).deviation == pytest.approx(variance**0.5)
+    assert judge.pooled_spread("imdb", of).freedom > 4 and judge.pooled_spread("permutation", of) is None
 
 
 def test_the_best_is_chosen_on_the_seeds_that_all_share():

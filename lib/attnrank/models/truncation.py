@@ -12,7 +12,7 @@ from attnrank import _check
 def truncate_query_key(
     w_q: Float[Tensor, "*heads d d_h"], w_k: Float[Tensor, "*heads d d_h"], rank: int
 ) -> tuple[Float[Tensor, "*heads d r"], Float[Tensor, "*heads d r"], Float[Tensor, "*heads d_h"]]:
-    """Query and key weights of head dimension ``rank`` whose scores are nearest to those of ``w_q`` and ``w_k``.
+    """Query and key weights of head dimension ``rank`` whose product is nearest to ``w_q w_k^T``.
 
     A head's scores are X W_q W_k^T X^T. The matrix of rank r nearest to W_q W_k^T, in the Frobenius and in the spectral
     norm, keeps its r largest singular values (Eckart and Young 1936). A bias is one more row of the weights, of tokens

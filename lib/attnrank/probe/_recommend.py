@@ -26,7 +26,7 @@ class Recommendation:
 
     Attributes
     ----------
-    head_dim : the smallest candidate whose mean rank / n is within ``gap`` of that of the largest candidate.
+    head_dim : the smallest candidate from which on every mean rank / n is at most ``gap`` below that of the largest.
     low, high : 95 % of resamples of the seeds recommend a candidate between these.
     shares : a row for each candidate: head_dim, share (mean over layers, heads, samples and seeds of hardmax rank / n)
         and standard_error over seeds.

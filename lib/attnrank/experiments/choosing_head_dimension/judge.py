@@ -10,6 +10,7 @@ from scipy import stats
 
 from attnrank import _check
 from attnrank.experiments.accuracy.arms import coupled, only_scores
+from attnrank.experiments.accuracy.compare import Spread, spread
 from attnrank.experiments.accuracy.predictions import SEEDS
 from attnrank.experiments.choosing_head_dimension.rule import CANDIDATES, LENGTH, PATCH, N, base_of
 from attnrank.experiments.does_rank_matter.tasks import Task
@@ -45,6 +46,21 @@ def trained_rows(task: str, family: str, tables: Mapping[str, pd.DataFrame]) -> 
     return rows[["head_dim", "seed", "accuracy", "parameters", "flops"]].reset_index(drop=True)
 
 
+def pooled_spread(task: str, tables: Mapping[str, pd.DataFrame]) -> Spread | None:
+    """Standard deviation of a run's accuracy, pooled over all arms of the task's series; None for one-layer tasks.
+
+    There some head dimensions answer everything right at every seed, and others do not: they do not spread alike.
+    """
+    if _check.choice("task", task, CANDIDATES) in PATCH:
+        of = tables["accuracy"]
+        of = of[(of.dataset == task) & (of.patch == PATCH[task]) & (of.epochs == EPOCHS[task])]
+        return spread(of[(of.width == base_of(task)["width"]) & (of.stopped == "")])
+    if task in LENGTH:
+        of = tables["text_accuracy"]
+        return spread(of[(of.dataset == task) & (of.length == LENGTH[task]) & (of.stopped == "")])
+    return None
+
+
 def _plain(of: pd.DataFrame, arms: list[Setting]) -> pd.DataFrame:
     """The finished runs of these shapes to whose scores nothing was done."""
     wanted = pd.DataFrame(arms)[SHAPE].drop_duplicates()
@@ -59,13 +75,14 @@ def default_head_dim(task: str) -> int:
     return min(Task(task, N, N, 0).width, max(CANDIDATES[task]))
 
 
-def choices(rows: pd.DataFrame, recommended: int, default: int) -> pd.DataFrame:
+def choices(rows: pd.DataFrame, recommended: int, default: int, pooled: Spread | None = None) -> pd.DataFrame:
     """The recommended, default and best head dimension: accuracy and its loss against the best, cost beside the best.
 
     ``rows`` as from `trained_rows`. Best is the highest mean accuracy over the seeds that all head dimensions share,
     the smallest of equals; one with fewer than three seeds is left out where another has as many. ``interval`` is the
     half-width of the 95 % interval of the accuracy (Student's; missing for one seed). ``behind`` is the mean over
-    paired seeds of best minus this one, with the half-width of its own interval.
+    paired seeds of best minus this one, with the half-width of its interval: with ``pooled`` that of two independent
+    means of runs with this spread, else Student's for the differences.
     A head dimension that has not been trained gives missing values.
     """
     groups = rows.groupby("head_dim")
@@ -79,7 +96,7 @@ def choices(rows: pd.DataFrame, recommended: int, default: int) -> pd.DataFrame:
             behind = _paired(rows, best, head_dim)
             row |= {
                 "accuracy": mean[head_dim], "interval": _half_width(here.accuracy.to_numpy()), "behind": behind.mean(),
-                "half_width": _half_width(behind) if head_dim != best else None,
+                "half_width": _half_of(behind, pooled) if head_dim != best else None,
                 "parameters": int(here.parameters.iloc[0]), "flops": float(here.flops.iloc[0]),
             }  # fmt: skip
         found.append(row)
@@ -94,6 +111,10 @@ def _by_seed(rows: pd.DataFrame) -> pd.DataFrame:
 def _paired(rows: pd.DataFrame, best: int, other: int) -> np.ndarray:
     wide = _by_seed(rows)
     return (wide[best] - wide[other]).dropna().to_numpy()
+
+
+def _half_of(behind: np.ndarray, pooled: Spread | None) -> float | None:
+    return _half_width(behind) if pooled is None else pooled.half(2 / len(behind))
 
 
 def _half_width(values: np.ndarray) -> float | None:
