@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy import integrate, special, stats
 
 from attnrank import theory
+from attnrank.theory import token_geometry
 
 
 @pytest.mark.parametrize("n", [2, 79, 1000, 4096])
@@ -89,3 +90,17 @@ def test_very_many_directions_are_infinitely_many(share):
 def test_bad_arguments_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         theory.token_geometry_rank(*arguments)
+
+
+@pytest.mark.parametrize("share", [1e-12, 0.1, 0.5, 0.9, 0.99, 1.0])
+def test_for_the_longest_sequences(share, monkeypatch):
+    """Infinite directions against the bound of an independent quadrature, some against thrice as many nodes."""
+    n = 10**5
+    expected = theory.anisotropic_bound(n, share)
+    assert theory.token_geometry_rank(n, math.inf, math.inf, share) == pytest.approx(expected, rel=1e-3)
+    cases = [(64, 100.0), (2, 3.0), (128, 128.0)]
+    coarse = [theory.token_geometry_rank(n, *case, share) for case in cases]
+    monkeypatch.setattr(token_geometry, "NODES", 90)
+    assert coarse == pytest.approx([theory.token_geometry_rank(n, *case, share) for case in cases], rel=1e-3)
+    with pytest.raises(ValueError, match="n must be at most 100000, got 100001"):
+        theory.token_geometry_rank(n + 1, 64, 100.0, share)
