@@ -51,7 +51,8 @@ def head_ranks(
     -------
     DataFrame with a row a head: its place (``batch``, ``head``), ``n``, ``m``, ``head_dim``, ``causal``;
     ``hardmax_rank``, and ``share``, it over n; ``barrier``, what i.i.d. queries reach at most on average whatever the
-    keys (3 n / 4 if causal); ``bound``, what a random head on orthonormal tokens reaches at most on average at this
+    keys; if causal 3 n / 4 (1 for n = 1), which needs queries of a symmetric law with a density and distinct keys that
+    are independent of them; ``bound``, what a random head on orthonormal tokens reaches at most on average at this
     head dimension, missing where m differs from n. ``attrs["layout"]`` says which dimension
     was taken for what.
 

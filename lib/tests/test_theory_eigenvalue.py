@@ -12,9 +12,12 @@ from scipy import integrate, stats
 from attnrank import theory
 
 
-@pytest.mark.parametrize(("p", "mu"), [(0.5, 0.3), (0.1, 0.9), (1e-4, 0.5), (1e-10, 0.7), (0.999, 0.2), (1e-3, 0.999)])
+@pytest.mark.parametrize(
+    ("p", "mu"),
+    [(0.5, 0.3), (0.1, 0.9), (1e-4, 0.5), (1e-10, 0.7), (0.999, 0.2), (1e-3, 0.999), (1e-30, 0.9), (1e-30, 0.9999)],
+)
 def test_half_space_exponent_against_mpmath(p, mu):
-    with mpmath.workdps(30):
+    with mpmath.workdps(50):
         t = mpmath.sqrt(2) * mpmath.erfinv(2 * mpmath.mpf(p) - 1)
 
         def integrand(z):

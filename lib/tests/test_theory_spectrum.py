@@ -91,6 +91,18 @@ def test_limits_beyond_the_range_of_floats_are_infinite():
     assert math.isfinite(theory.softmax_stable_rank_limit(d_h, 0.1))
 
 
+@pytest.mark.parametrize("d_h", [10**6, 10**17])
+def test_a_limit_of_millions_of_digits_is_not_written_out(d_h):
+    assert theory.softmax_rank_limit(d_h, math.sqrt(2.0001 / d_h), 0.1) == math.inf
+
+
+@pytest.mark.parametrize(("d_h", "w", "level"), [(505, 0.5, 505), (10**15, 1e-15, 1), (3, 0.99, 10_000)])
+def test_limits_within_the_range_of_floats_are_the_exact_counts(d_h, w, level):
+    tol = math.exp(d_h / 4 * math.log1p(w**2) + (level + 0.5) / 2 * math.log(w))  # between the level and the next
+    limit = theory.softmax_rank_limit(d_h, math.sqrt((w + 1 / w) / d_h), tol)
+    assert limit == float(math.comb(level + d_h, d_h)) < math.inf
+
+
 def test_known_values():
     assert theory.softmax_rank_limit(64, 1.0, 0.1) == 65
     assert theory.softmax_rank_limit(64, 1.0, 0.01) == math.comb(66, 2)

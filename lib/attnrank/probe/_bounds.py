@@ -30,7 +30,7 @@ def bounds(structures: list[Structure], head_dim: int | None) -> list[float]:
     - causal: ``theory.causal_head_dim_bound(n, d_h)``, interpolated where samples have more than four lengths (rank / n
       as a polynomial in log n, good to a thousandth);
     - windows and other masks: the expected rank of queries that pick uniformly among the keys they see, which random
-      heads approach as d_h grows.
+      heads approach as d_h grows (a conjecture at finite d_h, measured in chapter masks).
     """
     lengths = sorted({s.n for s in structures if s.kind == "causal" and s.n == s.m and head_dim})
     causal = _interpolated(lengths, head_dim)

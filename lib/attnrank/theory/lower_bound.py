@@ -88,7 +88,7 @@ def cell_second_moment(n: int, d_h: int) -> float:
     >>> round(theory.cell_second_moment(1024, 64), 3)
     1.839
 
-    Source: chapter masks, causal masks, where it bounds the remainder.
+    Source: chapter barrier, where it bounds what unequal cells add to the fluctuations of the rank.
     """
     n, d_h = _check.whole("n", n, minimum=1), _check.whole("d_h", d_h, minimum=1, maximum=LARGEST)
     if n <= 2 or d_h == 1:  # p is 1; 1/2; or 1/2 for two keys and 0 for the others

@@ -103,6 +103,9 @@ def softmax_rank_limit(d_h: int, temperature: float, tol: float) -> float:
     if w == 1.0:
         return math.inf
     level = math.floor((2.0 * math.log(tol) - d_h / 2.0 * math.log1p(w**2)) / math.log(w))
+    fewer = min(level, d_h)
+    if fewer and fewer * math.log((level + d_h) / fewer) > 710.0:  # C(n, k) >= (n / k)^k, the largest float is e^709.8
+        return math.inf  # without the integer, which may have millions of digits
     try:
         return float(math.comb(level + d_h, d_h))
     except OverflowError:
