@@ -271,3 +271,10 @@ def test_perturbation_bound_is_its_formula(n, d_h, frobenius, rho):
 def test_bad_input_is_named(call, name):
     with pytest.raises(ValueError, match=rf"^{name} must"):
         call()
+
+
+@pytest.mark.parametrize("function", [theory.head_dim_lower_bound, theory.cell_second_moment])
+def test_more_tokens_than_a_square_can_count_are_refused(function):
+    assert 1.0 <= function(1e150, 2) < math.inf
+    with pytest.raises(ValueError, match=r"n must be at most 1e\+150, got 1000000"):
+        function(1e151, 2)

@@ -124,3 +124,7 @@ def test_known_values():
 def test_bad_input_is_named(call, name):
     with pytest.raises(ValueError, match=rf"^{name}\b"):
         call()
+
+
+def test_at_a_temperature_beyond_the_smallest_float_one_singular_value_is_left():
+    assert theory.softmax_rank_limit(10**20, 1e150, 0.01) == theory.softmax_rank_limit(4, 1e150, 1.0) == 1.0

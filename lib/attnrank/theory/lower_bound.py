@@ -32,7 +32,7 @@ def head_dim_lower_bound(n: int, d_h: int) -> float:
 
     Parameters
     ----------
-    n : number of tokens, >= 1.
+    n : number of tokens, 1 to 1e150.
     d_h : head dimension, >= 1; up to 1e6.
 
     Returns
@@ -41,7 +41,7 @@ def head_dim_lower_bound(n: int, d_h: int) -> float:
 
     Raises
     ------
-    ValueError : n or d_h not an integer >= 1, d_h > 1e6.
+    ValueError : n or d_h not an integer >= 1, n > 1e150, d_h > 1e6.
 
     Examples
     --------
@@ -51,7 +51,7 @@ def head_dim_lower_bound(n: int, d_h: int) -> float:
 
     Source: chapter head_dimension, the two-sided bound.
     """
-    n, d_h = _check.whole("n", n, minimum=1), _check.whole("d_h", d_h, minimum=1, maximum=LARGEST)
+    n, d_h = _checked(n, d_h)
     if n == 1:
         return 1.0
     if n == 2:  # both cells are half-spaces
@@ -71,7 +71,7 @@ def cell_second_moment(n: int, d_h: int) -> float:
 
     Parameters
     ----------
-    n : number of keys, i.i.d. N(0, I), >= 1.
+    n : number of keys, i.i.d. N(0, I), 1 to 1e150.
     d_h : head dimension, >= 1; up to 1e6.
 
     Returns
@@ -80,7 +80,7 @@ def cell_second_moment(n: int, d_h: int) -> float:
 
     Raises
     ------
-    ValueError : n or d_h not an integer >= 1, d_h > 1e6.
+    ValueError : n or d_h not an integer >= 1, n > 1e150, d_h > 1e6.
 
     Examples
     --------
@@ -90,11 +90,16 @@ def cell_second_moment(n: int, d_h: int) -> float:
 
     Source: chapter barrier, where it bounds what unequal cells add to the fluctuations of the rank.
     """
-    n, d_h = _check.whole("n", n, minimum=1), _check.whole("d_h", d_h, minimum=1, maximum=LARGEST)
+    n, d_h = _checked(n, d_h)
     if n <= 2 or d_h == 1:  # p is 1; 1/2; or 1/2 for two keys and 0 for the others
         return max(1.0, n / 2.0)
     weights, win, ratio = _moments(n, d_h)
     return max(1.0, float(np.sum(weights * ratio * (n * win) ** 2)))
+
+
+def _checked(n: int, d_h: int) -> tuple[int, int]:
+    """The two numbers, n so small that the square of a number of cells is a float."""
+    return _check.whole("n", n, minimum=1, maximum=1e150), _check.whole("d_h", d_h, minimum=1, maximum=LARGEST)
 
 
 def _moments(n: int, d_h: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

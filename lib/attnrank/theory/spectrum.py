@@ -102,6 +102,8 @@ def softmax_rank_limit(d_h: int, temperature: float, tol: float) -> float:
     tol = _check.real("tol", tol, above=0.0, maximum=1.0)
     if w == 1.0:
         return math.inf
+    if w == 0.0:  # beyond the smallest float: all queries see all keys alike
+        return 1.0
     level = math.floor((2.0 * math.log(tol) - d_h / 2.0 * math.log1p(w**2)) / math.log(w))
     fewer = min(level, d_h)
     if fewer and fewer * math.log((level + d_h) / fewer) > 710.0:  # C(n, k) >= (n / k)^k, the largest float is e^709.8
