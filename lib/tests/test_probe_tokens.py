@@ -102,3 +102,46 @@ class Single(nn.Module):
 def test_a_sequence_without_a_batch_and_what_it_is_called_with(beside, to_itself, n):
     frame = probe(Single(to_itself), (X[0], beside, PADDED[0]))
     assert frame[["n", "m"]].to_numpy().tolist() == [[n, REAL]]
+
+
+class Beside(nn.Module):
+    """Attention of queries and keys that ``form`` makes of two arguments; keys that ``keep`` leaves out are hidden."""
+
+    def __init__(self, form, fused):
+        super().__init__()
+        self.form, self.fused = form, fused
+        self.project = nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
+
+    def forward(self, x, y, keep):
+        q, k = (self.project(one) for one in self.form(x, y))
+        if self.fused:
+            return F.scaled_dot_product_attention(q, k, k, attn_mask=keep[:, None])
+        scores = torch.einsum("snd,smd->snm", q, k).masked_fill(~keep[:, None], -torch.inf)
+        return scores.softmax(-1) @ k
+
+
+SAME = {
+    "a residual": lambda x, y: (x, x),
+    "positions of queries and keys": lambda x, y: (x + y, x + y),
+    "positions of the keys": lambda x, y: (x, x + y),
+    "positions of the queries": lambda x, y: (x + y, x),
+    "positions in place": lambda x, y: (x.clone().add_(y), x.clone().add_(y)),
+}
+CROSS = {
+    "tokens": lambda x, y: (x, y),
+    "tokens, the other way": lambda x, y: (y, x),
+    "copied in": lambda x, y: (x, torch.empty_like(y).copy_(y)),
+    "of the first attention": lambda x, y: (x + F.scaled_dot_product_attention(x, y, y), y),
+    "stacked, split": lambda x, y: (x, torch.cat([y, y], -1).chunk(2, -1)[1]),
+}
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("keywords", [True, False])
+@pytest.mark.parametrize("how", [*SAME, *CROSS])
+def test_two_arguments_are_other_tokens_where_queries_and_keys_share_none(how, keywords, fused):
+    given = {"x": X, "y": OTHERS, "keep": ~PADDED}
+    if keywords and how in CROSS:
+        return  # by names of their own, arguments tell nothing
+    frame = probe(Beside((SAME | CROSS)[how], fused), given if keywords else tuple(given.values()), layers=-1)
+    assert frame[["n", "m"]].to_numpy().tolist() == [[REAL if how in SAME else N, REAL]]

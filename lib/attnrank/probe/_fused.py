@@ -16,7 +16,7 @@ def sdpa(report: Reporter, func: Callable, args: tuple, kwargs: dict) -> Tensor:
     result = func(*args, **kwargs)
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = dict(zip(names, args, strict=False)) | kwargs
-    q, k, v = (given[name] for name in names[:3])
+    q, k, v = own = tuple(given[name] for name in names[:3])
     if q.is_nested:
         report.refused(f"nested tensors in scaled_dot_product_attention; {REMEDY} and pad the batch")
         return result
@@ -24,12 +24,12 @@ def sdpa(report: Reporter, func: Callable, args: tuple, kwargs: dict) -> Tensor:
     mask = given.get("attn_mask")
     if mask is not None:
         mask = _mask(mask.detach(), q, heads)
-    q, k, v, output = (four(x.detach(), heads) for x in (q, k, v, result))
+    q, k, v, output = (four(x.detach(), heads) for x in (*own, result))
     if given.get("dropout_p"):
         report.refused("weights of attention are dropped in evaluation mode, by scaled_dot_product_attention")
         return result
     report.fused(
-        q=q, k=k, v=v, output=output, head_dim=q.shape[-1], scale=_scale(given, q),
+        report.shared(*own[:2]), q=q, k=k, v=v, output=output, head_dim=q.shape[-1], scale=_scale(given, q),
         mask=Mask.of(mask, q.shape[-2], k.shape[-2], causal=bool(given.get("is_causal", False))),
     )  # fmt: skip
     return result
@@ -44,9 +44,10 @@ def flex(report: Reporter, func: Callable, args: tuple, kwargs: dict) -> Tensor 
         return func(*args, **kwargs)
     result = func(*args, **kwargs)
     out = result[0] if isinstance(result, tuple) else result
-    q, k, v, output = (four(x.detach(), 1) for x in (*(given[name] for name in names[:3]), out))
+    own = tuple(given[name] for name in names[:3])
+    q, k, v, output = (four(x.detach(), 1) for x in (*own, out))
     report.fused(
-        q=q, k=k, v=v, output=output, head_dim=q.shape[-1], scale=_scale(given, q),
+        report.shared(*own[:2]), q=q, k=k, v=v, output=output, head_dim=q.shape[-1], scale=_scale(given, q),
         mask=Mask.of(None, q.shape[-2], k.shape[-2]),
     )  # fmt: skip
     return result

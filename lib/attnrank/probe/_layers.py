@@ -7,9 +7,12 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
+
+from attnrank.probe._origins import Origins
 
 #: Classes whose name ends so are expected to attend.
 ATTENTION = re.compile(r"(attention|attn)(block|layer)?(v?\d+)?$", re.IGNORECASE)
@@ -26,13 +29,24 @@ OTHER_TOKENS = ("key_value_states", "encoder_hidden_states", "memory", "context"
 
 @dataclass
 class Running:
-    """A module at work: what it was called with, and how many attentions had been seen before."""
+    """A module at work: what it was called with, and how many attentions had been seen before.
+
+    ``marks`` are those of its first two arguments where both are tensors: see :class:`Origins`.
+    """
 
     module: nn.Module
     name: str
     args: tuple
     kwargs: dict
     seen: int
+    marks: frozenset[object] = frozenset()
+
+    @property
+    def first_two(self) -> tuple[object, object]:
+        """What may be tokens: the first two arguments, named or not; None for one that is missing."""
+        given = [*self.args, *(self.kwargs[name] for name in ("query", "key") if name in self.kwargs)]
+        one, two = [*given, None, None][:2]
+        return one, two
 
 
 class Layers:
@@ -41,7 +55,8 @@ class Layers:
     Raises ValueError where a module with the name of an attention ends without one having been seen in it.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, origins: Origins) -> None:
+        self.origins = origins
         self._names = {module: name.replace("_orig_mod.", "") for name, module in model.named_modules()}
         self._root = type(model).__name__
         self._running: list[Running] = []
@@ -53,7 +68,11 @@ class Layers:
         """Hooks on every module while the model runs; ``refuse(layer, what)`` is called for an attention unseen."""
 
         def enter(module: nn.Module, args: tuple, kwargs: dict) -> None:
-            self._running.append(Running(module, self._names[module], args, kwargs, self.seen))
+            running = Running(module, self._names[module], args, kwargs, self.seen)
+            one, two = running.first_two
+            if isinstance(one, Tensor) and isinstance(two, Tensor) and one is not two:
+                running.marks = frozenset(map(self.origins.mark, (one, two)))
+            self._running.append(running)
 
         def leave(module: nn.Module, args: tuple, output: object) -> None:
             running = self._running[-1]
@@ -99,11 +118,13 @@ class Layers:
                     return heads
         return leading // batch if batch and leading % batch == 0 else 1
 
-    def crosses(self, n: int, k: Tensor) -> bool:
+    def crosses(self, n: int, k: Tensor, shared: frozenset[object]) -> bool:
         """Whether n queries and the keys k (..., m, d_h) belong to different tokens, by what modules were given.
 
         The innermost module decides, unless its argument is the keys themselves: then the one that called it. Equal
-        tokens are the same: models normalise them, or add positions, once for the queries and again for the keys.
+        tokens are the same: models normalise them, or add positions, once for the queries and again for the keys. They
+        are the same, too, where an argument, whose mark is ``shared``, went into both: the other one is a residual, or
+        positions.
         """
         m, found = k.shape[-2], False
         for running in reversed(self._running):
@@ -111,11 +132,12 @@ class Layers:
                 continue
             if any(running.kwargs.get(name) is not None for name in OTHER_TOKENS):
                 return True
-            given = [*running.args, *(running.kwargs[name] for name in ("query", "key") if name in running.kwargs)]
-            one, two = [*given, None, None][:2]
-            named = type(running.module) is nn.MultiheadAttention  # whose first two arguments are queries and keys
-            found = (named or (_tokens(two, one, m) and not _is_mask(two, one, n, m))) and not _equal(one, two)
-            if not (found and _same_memory(two, k)):
+            one, two = running.first_two
+            if type(running.module) is nn.MultiheadAttention:  # whose first two arguments are queries and keys
+                found = not _equal(one, two)
+            else:
+                found = _are_others(one, two, n, m) and not shared & running.marks
+            if not (found and isinstance(two, Tensor) and _same_memory(two, k)):
                 return found
         return found
 
@@ -126,6 +148,11 @@ class Layers:
             if value is not None:
                 return value
         return None
+
+
+def _are_others(one: object, two: object, n: int, m: int) -> bool:
+    """Whether the second argument may be m tokens that n queries, of the first, attend to."""
+    return _tokens(two, one, m) and not _is_mask(two, one, n, m) and not _equal(one, two)
 
 
 def _is_mask(x: Tensor, tokens: object, n: int, m: int) -> bool:
@@ -145,7 +172,7 @@ def _equal(x: object, y: object) -> bool:
     return (x.shape, x.dtype, x.device) == (y.shape, y.dtype, y.device) and torch.equal(x, y)
 
 
-def _tokens(x: object, queries: object, count: int) -> bool:
+def _tokens(x: object, queries: object, count: int) -> TypeGuard[Tensor]:
     """Numbers for ``count`` tokens: of a batch, or of one sequence beside queries that are one, and as wide."""
     if not (isinstance(x, Tensor) and x.is_floating_point()):
         return False

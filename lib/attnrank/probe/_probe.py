@@ -18,6 +18,7 @@ from attnrank.probe._arguments import RANKS, Choice, batches_of, check_model, le
 from attnrank.probe._attention import Attention
 from attnrank.probe._layers import Layers
 from attnrank.probe._measure import measure
+from attnrank.probe._origins import Origins
 from attnrank.probe._reporter import Reporter
 from attnrank.probe._table import table_of
 from attnrank.probe._traces import Traces
@@ -170,7 +171,8 @@ def _visit(
     model: nn.Module, batch: Mapping | tuple, choice: Choice, take: Callable[[Attention, int], None]
 ) -> list[str]:
     """Run the model and call ``take(attention, place)`` as each attention runs; returns the names of all."""
-    followed = Layers(model)
+    origins = Origins()
+    followed = Layers(model, origins)
     seen: list[str] = []
 
     def refuse(layer: str, what: str) -> None:
@@ -182,7 +184,7 @@ def _visit(
         take(attention, len(seen) - 1)
 
     args, kwargs = ((), own(batch)) if isinstance(batch, Mapping) else (own(batch), {})
-    watch = Watch(Reporter(followed, found, refuse, leading(batch)), Traces(model))
+    watch = Watch(Reporter(followed, found, refuse, leading(batch)), Traces(model, origins))
     with untouched(model), followed.followed(refuse), watch:
         model(*args, **kwargs)
     watch.finish()

@@ -33,15 +33,19 @@ class Reporter:
         """Refuse what runs now, as an attention of its own."""
         self.refuse(self._layers.next_name(), what)
 
-    def fused(self, **attention) -> None:
-        """An attention that one routine computed: the fields of :class:`Attention` but for those of its place."""
-        self._found(Attention(**attention, **self._place(attention["q"].shape[-2], attention["k"])))
+    def shared(self, left: Tensor, right: Tensor) -> frozenset[object]:
+        """The marks of arguments that went into both: see :class:`attnrank.probe._origins.Origins`."""
+        return self._layers.origins.of(left) & self._layers.origins.of(right)
 
-    def written(
-        self, scores: Tensor, product: tuple[Tensor, Tensor], v: Tensor, output: Tensor, heads: int
-    ) -> None:
-        """An attention written out as product, softmax, product."""
-        self._found(from_softmax(scores, product, v, output, heads, **self._place(scores.shape[-2], product[1])))
+    def fused(self, shared: frozenset[object], **attention) -> None:
+        """An attention that one routine computed: what queries and keys share, and the fields of :class:`Attention` but
+        for those of its place."""
+        self._found(Attention(**attention, **self._place(attention["q"].shape[-2], attention["k"], shared)))
+
+    def written(self, shared: frozenset[object], scores: Tensor, product: tuple[Tensor, Tensor], *others) -> None:
+        """An attention written out as product, softmax, product; others: see :func:`from_softmax`."""
+        place = self._place(scores.shape[-2], product[1], shared)
+        self._found(from_softmax(scores, product, *others, **place))
 
     def number_of_heads(self, x: Tensor) -> int:
         """How many heads three dimensions hold, samples and heads in the first; 1 for other tensors."""
@@ -49,9 +53,9 @@ class Reporter:
             return 1
         return self.heads or self._layers.heads(x.shape[0], self._batch)
 
-    def _place(self, n: int, k: Tensor) -> dict:
+    def _place(self, n: int, k: Tensor, shared: frozenset[object]) -> dict:
         rotary = self._layers.attribute("qk_rope_head_dim")
         return {
-            "layer": self._layers.next_name(), "crosses": self._layers.crosses(n, k),
+            "layer": self._layers.next_name(), "crosses": self._layers.crosses(n, k, shared),
             "rotary_dim": rotary if isinstance(rotary, int) else None,
         }  # fmt: skip

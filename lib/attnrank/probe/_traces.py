@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from attnrank.probe._origins import Origins
+
 #: Operations that sum over products of their operands.
 PRODUCTS = {
     "matmul", "__matmul__", "__rmatmul__", "bmm", "mm", "baddbmm", "addmm", "addbmm", "einsum", "inner", "tensordot",
@@ -22,10 +24,11 @@ MIXES = {"conv1d", "conv2d", "conv3d", "embedding"}
 class Traces:
     """Which tensors of a forward pass are made of weights and constants, and which came from a product of two others.
 
-    The others are called activations.
+    The others are called activations. ``origins`` is told of every operation.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, origins: Origins) -> None:
+        self._origins = origins
         self._weights = WeakTensorKeyDictionary()
         for x in (*model.parameters(), *model.buffers()):
             self._weights[x] = True
@@ -66,6 +69,8 @@ class Traces:
         made = [x for x in tensors((result,)) if x.is_floating_point()]
         if not made:
             return
+        if not constant:
+            self._origins.follow(given, made)
         if constant:
             self._mark(self._weights, made)
         elif name in PRODUCTS:

@@ -22,11 +22,20 @@ class Note:
 
 
 @dataclass
+class Product:
+    """A product that may be that of queries and keys, and what these share: see :meth:`Reporter.shared`."""
+
+    q: Tensor
+    k: Tensor
+    shared: frozenset[object]
+
+
+@dataclass
 class Softmax:
-    """A softmax that may belong to an attention: its input, and the factors of the product that this came from."""
+    """A softmax that may belong to an attention: its input, and the product that this came from."""
 
     scores: Tensor
-    product: tuple[Tensor, Tensor] | None
+    product: Product | None
     note: Note
 
 
@@ -102,7 +111,7 @@ class Written:
         if left.is_floating_point() and result.ndim >= 2:
             pair = as_queries_keys(name, args, left, right)
             if pair is not None:
-                self._products[result] = pair
+                self._products[result] = Product(*pair, self._report.shared(left, right))
         return result
 
     def _is_last(self, name: str, args: tuple, left: Tensor, right: Tensor, result: Tensor) -> bool:
@@ -142,7 +151,7 @@ class Written:
         if values is None:
             self._report.refused("the product of the softmax with the values has a form that the probe does not know")
             return
-        q, k = softmax.product
+        q, k = softmax.product.q, softmax.product.k
         columns, keys, rows = scores.shape[-1], k.shape[-2], values[0].shape[-2]
         if rows != keys or columns - keys not in (0, 1):  # one more is a sink
             self._report.refused(
@@ -156,7 +165,7 @@ class Written:
             )
         else:
             heads = self._report.number_of_heads(q) if q.ndim == 3 else scores.shape[-3]
-        self._report.written(scores, (q, k), *values, heads)
+        self._report.written(softmax.product.shared, scores, (q, k), *values, heads)
 
     def follow(self, args: tuple, kwargs: dict, result: object) -> None:
         """What has the shape of scores, and was computed from them, is taken for them; numbers decide later."""
