@@ -7,6 +7,7 @@ model, and the same weights under scaled_dot_product_attention where the family 
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 import torch
 from probe_reference import TOL, assert_frame
@@ -48,6 +49,8 @@ FAMILIES = {
                      GROUPED | {"head_dim": 8, "sliding_window": 5, "attn_logit_softcapping": 0.02}, "none", SELF),
     "local and global": ("ModernBertModel", "ModernBertConfig", SIZES | SPECIAL | {"global_attn_every_n_layers": 2,
                          "local_attention": 4, "cls_token_id": 1, "sep_token_id": 2}, "right", SELF),
+    "permuted": ("XLNetModel", "XLNetConfig", {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 37,
+                 "vocab_size": 99}, "right", SELF),
     "latent": ("DeepseekV3Model", "DeepseekV3Config", SIZES | LATENT | {"num_key_value_heads": 4}, "none", SELF),
     "mixture of experts": ("MixtralModel", "MixtralConfig", GROUPED | {"num_local_experts": 4}, "none", SELF),
     "sink": ("GptOssModel", "GptOssConfig",
@@ -125,6 +128,27 @@ def test_counts_equal_those_of_the_models_own_matrices(name):
             queries = batch.get("attention_mask") if where in ("", "encoder.") else None
             for layer, matrix in zip(layers, matrices, strict=True):
                 assert_frame(frame, layer, matrix, queries)
+
+
+COMPARED = ["layer", "head", "n", "m", "mask", "hardmax_rank", "bound"]
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if FAMILIES[name][3] not in ("images", "audio")])
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_a_sample_padded_on_the_right_is_the_sample_alone(name, attention):
+    try:
+        model = build(name, attention)[0]
+    except ValueError as error:
+        assert attention == "sdpa" and "scaled_dot_product_attention" in str(error)
+        return
+    batch = batch_of("right")
+    other = {"decoder_input_ids": batch["input_ids"][:, :7]} if FAMILIES[name][3] == "decoder" else {}
+    alone = {"input_ids": batch["input_ids"][1:, :9]} | {key: value[1:] for key, value in other.items()}
+    padded = probe(model, batch | other, ranks="hardmax", per_sample=True)
+    padded = padded[padded["sample"] == 1].reset_index(drop=True)
+    words = padded["mask"].str.replace("padding + ", "").str.replace(" + padding", "").str.replace("padding", "none")
+    expected = probe(model, alone, ranks="hardmax", per_sample=True)
+    pd.testing.assert_frame_equal(padded.assign(mask=words)[COMPARED], expected[COMPARED], check_dtype=False)
 
 
 def test_the_reference_would_see_a_wrong_head():

@@ -153,8 +153,8 @@ def hide(visible, padded, *, unseen):
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("unseen", ["nothing", "everything", "as others"])
 def test_padding_leaves_queries_and_keys(kind, side, unseen):
-    if side == "right" and unseen == "everything":
-        return  # a padded key would be seen
+    if unseen == "everything" and (side == "right" or kind == "none"):
+        return  # a padded key would be seen; a query that would see the real ones is not let see all
     padded = torch.arange(9) < 3 if side == "left" else torch.arange(9) >= 6
     full = {"none": torch.ones(9, 9, dtype=torch.bool), "causal": window(9, 9, 9, 0), "window": window(9, 9, 2, 0)}[
         kind
@@ -162,6 +162,44 @@ def test_padding_leaves_queries_and_keys(kind, side, unseen):
     found = read(hide(full, padded, unseen=unseen))
     assert found.kind == kind and found.padded and (found.n, found.m) == (6, 6)
     assert torch.equal(found.queries, ~padded) and torch.equal(found.keys, ~padded)
+
+
+@pytest.mark.parametrize("n", [9, 17])
+@pytest.mark.parametrize("others", ["all", "both sides"])
+def test_a_token_that_reads_all_and_that_nobody_sees_is_no_padding(n, others, monkeypatch):
+    monkeypatch.setattr(_masks, "BLOCK", 40)
+    visible = window(n, n, n, n) if others == "all" else window(n, n, 1, 1)
+    visible[1:, 0] = False
+    visible[0] = True
+    found = read(visible)
+    assert (found.n, found.m, found.kind, found.padded) == (n, n, "other", False)
+
+
+@pytest.mark.parametrize("padded", [torch.arange(9) < 3, torch.arange(9) >= 7, torch.arange(9) % 4 == 1], ids=range(3))
+def test_padding_that_sees_itself_beside_the_tokens(padded, monkeypatch):
+    """As XLNet has it, where every query sees its own key."""
+    monkeypatch.setattr(_masks, "BLOCK", 20)
+    found = read(~padded | torch.eye(9, dtype=torch.bool))
+    real = int((~padded).sum())
+    assert (found.n, found.m, found.kind, found.padded) == (real, real, "none", True)
+    assert torch.equal(found.queries, ~padded) and torch.equal(found.keys, ~padded)
+
+
+def test_one_token_that_reads_the_others_is_padding_where_other_samples_have_none():
+    visible = torch.ones(2, 1, 9, 9, dtype=torch.bool)
+    visible[1, :, 1:, 0] = False
+    assert structure(Mask.of(visible, 9, 9), 1, 0, crosses=False, device=CPU).n == 8
+    assert structure(Mask.of(visible[1:], 9, 9), 0, 0, crosses=False, device=CPU).n == 9
+
+
+REST = torch.eye(5).index_fill(1, torch.tensor([0]), 1.0)  # every query sees the first key and its own
+
+
+@pytest.mark.parametrize("visible", [torch.eye(5), torch.ones(5, 5), *(torch.ones(n, n).tril() for n in (3, 4)), REST],
+                         ids=["diagonal", "none", "causal, 3", "causal, 4", "rest"])  # fmt: skip
+def test_queries_that_see_their_own_key_are_no_padding(visible):
+    found = read(visible.bool())
+    assert (found.n, found.m, found.padded) == (*visible.shape, False)
 
 
 def test_padding_of_other_tokens_leaves_the_queries():

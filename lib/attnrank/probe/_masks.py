@@ -120,10 +120,9 @@ def _unpadded(mask: Mask, sample: int, head: int, crosses: bool, device: torch.d
     """Queries and keys that are no padding (n), (m).
 
     A key that no query sees is padding, and a query that sees no key. In self-attention a query is padding, too, if
-    nobody sees its own key, and the keys that stay are those that the other queries see. On the left padding is harder
-    to see, since models let a padded query see all keys where it would see none. Queries that see all keys or none are
-    padding if the others see none of their keys, and the last query is one of the others: it may see all keys under a
-    causal mask, and then there is no padding on the left.
+    nobody sees its own key, and the keys that stay are those that the other queries see. Where every query sees its own
+    key, padding is what no other one sees: see :func:`_seen_by_all`. On the left padding is harder to see, since models
+    let a padded query see all keys where it would see none: see :func:`_without_left`.
     """
     n, m = mask.n, mask.m
     count = torch.cat([rows.sum(1) for _, rows in _blocks(mask, sample, head, device)])
@@ -131,15 +130,61 @@ def _unpadded(mask: Mask, sample: int, head: int, crosses: bool, device: torch.d
     keys = _seen_by(queries, mask, sample, head, device)
     if n != m or crosses:
         return queries, keys
-    idle = (count == 0) | (count == m)
-    if idle.any() and not idle[-1]:
-        by_others = _seen_by(~idle, mask, sample, head, device)
-        if not by_others[idle].any():
-            queries, keys = ~idle, by_others
+    if count.max() - count.min() == 1 and (real := _seen_by_all(mask, sample, head, device)) is not None:
+        return real, real
+    if (rest := _without_left(count, mask, sample, head, device)) is not None:
+        queries, keys = rest
     if n > 1 and not keys[-1] and _is_strict(queries, mask, sample, head, device):
         keys[-1] = keys[-2]  # nobody could see the last key: its token is taken for padding if the one before is
     queries = queries & keys
     return queries, _seen_by(queries, mask, sample, head, device)
+
+
+def _seen_by_all(mask: Mask, sample: int, head: int, device: torch.device) -> Tensor | None:
+    """Tokens (n), at least two, that every query sees, while it sees its own key beside them and no other one.
+
+    None where the mask is another, and where a single token is left that has one place in all samples: it may be one
+    that reads the others. A single token that all see may as well be one for all to rest on.
+    """
+    seen = torch.zeros(mask.m, dtype=torch.bool, device=device)
+    own = torch.eye(mask.n, dtype=torch.bool, device=device)
+    for start, rows in _blocks(mask, sample, head, device):
+        seen |= (rows & ~own[start : start + len(rows)]).any(0)
+    alone = mask.n - seen.sum() == 1 and mask.shared[0]
+    if alone or seen.sum() < 2:
+        return None
+    same = (
+        torch.equal(rows, seen | own[start : start + len(rows)]) for start, rows in _blocks(mask, sample, head, device)
+    )
+    return seen if all(same) else None
+
+
+def _without_left(
+    count: Tensor, mask: Mask, sample: int, head: int, device: torch.device
+) -> tuple[Tensor, Tensor] | None:
+    """Queries and keys (n), (m) without padding on the left; None where there is none.
+
+    Queries that see all keys or none, as ``count`` (n) has it, are padding if the others see none of their keys. The
+    last query is one of the others: under a causal mask it may see all. And a query that sees all must be so far on the
+    left that no other query sees as far ahead as from there to the tokens: else it would see some, and nobody would
+    have let it see all. It is a token that reads the others, then.
+    """
+    idle = (count == 0) | (count == mask.m)
+    if idle[-1] or not idle.any():
+        return None
+    keys = _seen_by(~idle, mask, sample, head, device)
+    if keys[idle].any():
+        return None
+    opened = (count == mask.m).nonzero()
+    if len(opened) and opened[-1] + _ahead(~idle, mask, sample, head, device) >= keys.nonzero()[0]:
+        return None
+    return ~idle, keys
+
+
+def _ahead(queries: Tensor, mask: Mask, sample: int, head: int, device: torch.device) -> int:
+    """How far beyond their own keys some of the queries (n) see at most."""
+    last = [mask.m - 1 - rows.flip(1).byte().argmax(1) for _, rows in _blocks(mask, sample, head, device)]
+    return int((torch.cat(last) - torch.arange(mask.n, device=device))[queries].max())
 
 
 def _seen_by(queries: Tensor, mask: Mask, sample: int, head: int, device: torch.device) -> Tensor:
