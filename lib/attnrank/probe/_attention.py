@@ -76,8 +76,7 @@ def from_softmax(
         scores, sink = scores[..., :-1], scores[..., -1]
     samples = max(x.shape[0] for x in (q, k, v, output, scores))
     q, k, v, output, scores = (x.expand(samples, *x.shape[1:]) for x in (q, k, v, output, scores))
-    mask = Mask.of(torch.where(scores > HIDDEN, 0.0, -torch.inf), *scores.shape[-2:])
-    scale = fitted_scale(scores, q, k, mask)
+    mask, scale = read_off(scores, q, k)
     if scale is None:
         mask = Mask(mask.n, mask.m, visible=mask.visible, bias=scores)
     kept = scores if scale is None or sink is not None else None
@@ -85,10 +84,31 @@ def from_softmax(
                      head_dim=q.shape[-1], **others)  # fmt: skip
 
 
-def fitted_scale(scores: Tensor, q: Tensor, k: Tensor, mask: Mask) -> float | None:
+def read_off(scores: Tensor, q: Tensor, k: Tensor) -> tuple[Mask, float | None]:
+    """Which keys scores (S, H, n, m) hide, and the c > 0 for which the others are ``c q k^T``, None if there is none.
+
+    Low scores hide keys, unless a low temperature explains them: unless all scores that are finite, or larger than the
+    least, are multiples of ``q k^T``. NaN hides nothing: its softmax is refused.
+    """
+    low = scores <= HIDDEN
+    if not low.any():
+        mask = Mask(*scores.shape[-2:])
+        return mask, fitted_scale(scores, q, k, mask)
+    for hidden in (scores == -torch.inf, scores == scores.amin()):
+        if not torch.equal(hidden, low):
+            mask = Mask.of(~hidden, *scores.shape[-2:])
+            scale = fitted_scale(scores, q, k, mask, as_is=low.all(-1, keepdim=True))
+            if scale is not None:
+                return mask, scale
+    mask = Mask.of(~low, *scores.shape[-2:])
+    return mask, fitted_scale(scores, q, k, mask)
+
+
+def fitted_scale(scores: Tensor, q: Tensor, k: Tensor, mask: Mask, *, as_is: Tensor | None = None) -> float | None:
     """The c > 0 for which the visible scores are ``c q k^T`` plus a number for each row, None if there is none.
 
-    "Are" means up to rounding, see :func:`_rounding`. A number for each row changes no softmax.
+    "Are" means up to rounding, see :func:`_rounding`. A number for each row changes no softmax; in the rows that are
+    taken ``as_is`` (S, H, n, 1) it is 0.
     """
     k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
     c, doubt = None, 0.0
@@ -97,7 +117,8 @@ def fitted_scale(scores: Tensor, q: Tensor, k: Tensor, mask: Mask) -> float | No
         for h in range(q.shape[1]):
             visible = mask.rows(s, h, 0, mask.n, q.device)
             product = q[s, h].double() @ k[s, h].double().mT
-            one, two = (_centred(x, visible) for x in (product, scores[s, h].double()))
+            centred = visible if as_is is None else visible & ~as_is[s, h]
+            one, two = (_centred(x, visible, centred) for x in (product, scores[s, h].double()))
             sizes, square = _norms(q[s, h]) * _norms(k[s, h]).mT, one.square().sum().item()
             first = c is None
             if c is None:
@@ -113,9 +134,10 @@ def fitted_scale(scores: Tensor, q: Tensor, k: Tensor, mask: Mask) -> float | No
     return c
 
 
-def _centred(x: Tensor, visible: Tensor) -> Tensor:
+def _centred(x: Tensor, visible: Tensor, rows: Tensor) -> Tensor:
+    """The visible entries, others 0, less their mean in the rows where ``rows`` (n, m) has some."""
     x = x.masked_fill(~visible, 0)
-    return (x - _means(x, visible)).masked_fill(~visible, 0)
+    return (x - _means(x.masked_fill(~rows, 0), rows)).masked_fill(~visible, 0)
 
 
 def _means(x: Tensor, visible: Tensor) -> Tensor:

@@ -13,6 +13,8 @@ from attnrank.ranks._hardmax.undecided import best_of_pairs
 #: Scores held at once, in float64.
 BLOCK = 1 << 20
 
+NO_SOFTMAX = "its scores overflow float64, or are NaN, so that they have no softmax"
+
 
 def masked_ranks(q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
     """Ranks (g) of the hardmax of ``q k^T`` over the keys that each query sees, in exact arithmetic; O(n + m) memory.
@@ -53,9 +55,14 @@ def _resolved(q: Tensor, k: Tensor, close: Tensor) -> Tensor:
 
 
 def distinct_argmax(scores: Iterator[Tensor], g: int, m: int, device: torch.device) -> Tensor:
-    """Ranks (g) of the hardmax of scores that come in blocks (g, rows, m); equal scores go to the first key."""
+    """Ranks (g) of the hardmax of scores that come in blocks (g, rows, m); equal scores go to the first key.
+
+    Raises ValueError where a score is NaN.
+    """
     chosen = torch.zeros(g, m, dtype=torch.bool, device=device)
     for block in scores:
+        if block.isnan().any():
+            raise ValueError(NO_SOFTMAX)
         chosen.scatter_(1, block.argmax(-1), True)
     return chosen.sum(-1)
 

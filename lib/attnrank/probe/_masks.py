@@ -40,7 +40,7 @@ class Mask:
         given = given.expand(*given.shape[:2], n, m)
         if given.dtype == torch.bool:
             return cls(n, m, visible=_shared(given))
-        visible = given > HIDDEN
+        visible = ~(given <= HIDDEN)  # NaN hides nothing: it shows in the output
         bias = None if not (given.masked_fill(~visible, 0) != 0).any() else given
         return cls(n, m, visible=None if visible.all() else _shared(visible), bias=bias)
 

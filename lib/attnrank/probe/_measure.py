@@ -12,7 +12,7 @@ from torch import Tensor
 from attnrank import ranks
 from attnrank.probe._attention import Attention
 from attnrank.probe._bounds import bounds
-from attnrank.probe._counts import blocks, distinct_argmax, masked_ranks
+from attnrank.probe._counts import NO_SOFTMAX, blocks, distinct_argmax, masked_ranks
 from attnrank.probe._masks import Structure, structure
 
 #: Queries of which the output is computed again where no spectrum needs all of them.
@@ -152,7 +152,7 @@ def _columns(group: Group, wanted: frozenset[str], tol: float) -> dict[str, list
         part = slice(start, start + together)
         a = group.weights(part, rows)
         if not torch.isfinite(a).all():
-            raise ValueError("its scores overflow float64, or are NaN, so that they have no softmax")
+            raise ValueError(NO_SOFTMAX)
         parts.append(_spectra(a, wanted, tol) | {"deviation": _deviation(group, part, rows, a)})
         if group.sink is not None:
             parts[-1]["sink_mass"] = 1 - a.sum(-1).mean(-1)
