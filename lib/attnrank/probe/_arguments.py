@@ -66,10 +66,10 @@ def batches_of(batch: object) -> tuple[Iterator[Mapping | tuple], int | None]:
     ), total
 
 
-def leading(batch: Mapping | tuple) -> int | None:
-    """The number of samples: the leading size of the first tensor, None where there is no tensor."""
+def sizes(batch: Mapping | tuple) -> tuple[int, ...]:
+    """The first two sizes of the first tensor, the first of which is mostly the number of samples; () without one."""
     values = batch.values() if isinstance(batch, Mapping) else batch
-    return next((value.shape[0] for value in values if isinstance(value, Tensor) and value.ndim), None)
+    return next((tuple(value.shape[:2]) for value in values if isinstance(value, Tensor) and value.ndim), ())
 
 
 def ranks_wanted(ranks: object) -> frozenset[str] | None:

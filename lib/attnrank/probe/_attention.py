@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
 
@@ -53,12 +52,18 @@ class Attention:
         """Number of different key heads: those repeated in every sample, as for grouped queries, count once."""
         if self.k is None:
             return self.v.shape[1]
-        return 1 + sum(not torch.equal(one, other) for one, other in itertools.pairwise(self.k.unbind(1)))
+        distinct: list[Tensor] = []
+        for one in self.k.unbind(1):
+            if not any(torch.equal(one, other) for other in reversed(distinct)):
+                distinct.append(one)
+        return len(distinct)
 
 
-def four(x: Tensor, heads: int) -> Tensor:
+def four(x: Tensor, heads: int, grouped: bool = False) -> Tensor:
     """x (..., rows, columns) as (S, H, rows, columns); three dimensions hold S x H matrices, the heads of a sample
-    together."""
+    together, and five that are ``grouped`` the groups of S x H_k key heads."""
+    if grouped:
+        return x.flatten(1, 2)
     if x.ndim == 2:
         return x[None, None]
     if x.ndim == 3:
@@ -67,10 +72,17 @@ def four(x: Tensor, heads: int) -> Tensor:
 
 
 def from_softmax(
-    scores: Tensor, product: tuple[Tensor, Tensor], v: Tensor, output: Tensor, heads: int, **others
+    scores: Tensor,
+    product: tuple[Tensor, Tensor],
+    v: Tensor,
+    output: Tensor,
+    heads: int,
+    *,
+    grouped: bool,
+    **others,
 ) -> Attention:
     """An attention that a model wrote out: the input of its softmax, and the factors of the product before."""
-    q, k, v, output, scores = (four(x.detach(), heads) for x in (*product, v, output, scores))
+    q, k, v, output, scores = (four(x.detach(), heads, grouped) for x in (*product, v, output, scores))
     sink = None
     if scores.shape[-1] == k.shape[-2] + 1:
         scores, sink = scores[..., :-1], scores[..., -1]

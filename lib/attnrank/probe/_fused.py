@@ -20,11 +20,11 @@ def sdpa(report: Reporter, func: Callable, args: tuple, kwargs: dict) -> Tensor:
     if q.is_nested:
         report.refused(f"nested tensors in scaled_dot_product_attention; {REMEDY} and pad the batch")
         return result
-    heads = report.number_of_heads(q)
+    heads, grouped = report.number_of_heads(q), report.grouped(q, k)
     mask = given.get("attn_mask")
     if mask is not None:
-        mask = _mask(mask.detach(), q, heads)
-    q, k, v, output = (four(x.detach(), heads) for x in (*own, result))
+        mask = _mask(mask.detach(), q, heads, grouped)
+    q, k, v, output = (four(x.detach(), heads, grouped) for x in (*own, result))
     if given.get("dropout_p"):
         report.refused("weights of attention are dropped in evaluation mode, by scaled_dot_product_attention")
         return result
@@ -62,9 +62,11 @@ def _plain(score_mod: object, block_mask: object) -> bool:
     return block_mask is None
 
 
-def _mask(mask: Tensor, q: Tensor, heads: int) -> Tensor:
+def _mask(mask: Tensor, q: Tensor, heads: int, grouped: bool) -> Tensor:
     """A mask as (S, H, n, m), each 1 where all have the same: torch sets it against the queries from the right."""
     mask = mask[(None,) * (q.ndim - mask.ndim)]
+    if grouped:
+        return (mask.expand(-1, *q.shape[1:3], -1, -1) if max(mask.shape[1:3]) > 1 else mask).flatten(1, 2)
     if q.ndim > 4:
         mask = mask.expand(*q.shape[:-3], *mask.shape[-3:])
     return four(mask, heads if mask.shape[0] > 1 else 1)

@@ -107,16 +107,27 @@ class Layers:
         self._calls[name] += 1
         return name if self._calls[name] == 1 else f"{name}#{self._calls[name]}"
 
-    def heads(self, leading: int, batch: int | None) -> int:
-        """How many heads there are among ``leading`` matrices, by what the modules at work say of themselves."""
-        if leading == batch:
+    def heads(self, leading: int, rows: int, sizes: tuple[int, ...]) -> int:
+        """How many heads there are among ``leading`` matrices, by what the modules at work say of themselves.
+
+        A batch whose first sizes are (leading, rows) holds samples with a head each. Where the first alone is as large,
+        and as large as ``rows``, it holds tokens first, or has no samples.
+        """
+        batch = sizes[0] if sizes else None
+        if leading == batch and (rows != batch or sizes[1:] == (rows,)):
             return 1
+        for heads in self.told_heads():
+            if leading % heads == 0:
+                return heads
+        return leading // batch if batch and leading % batch == 0 else 1
+
+    def told_heads(self) -> Iterator[int]:
+        """The numbers of heads that the modules at work keep, that of the innermost first."""
         for running in reversed(self._running):
             for attribute in HEADS:
                 heads = getattr(running.module, attribute, None)
-                if isinstance(heads, int) and heads > 0 and leading % heads == 0:
-                    return heads
-        return leading // batch if batch and leading % batch == 0 else 1
+                if isinstance(heads, int) and heads > 0:
+                    yield heads
 
     def crosses(self, n: int, k: Tensor, shared: frozenset[object]) -> bool:
         """Whether n queries and the keys k (..., m, d_h) belong to different tokens, by what modules were given.

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from attnrank import _check
-from attnrank.probe._arguments import RANKS, Choice, batches_of, check_model, leading, ranks_wanted
+from attnrank.probe._arguments import RANKS, Choice, batches_of, check_model, ranks_wanted, sizes
 from attnrank.probe._attention import Attention
 from attnrank.probe._layers import Layers
 from attnrank.probe._measure import measure
@@ -184,7 +184,7 @@ def _visit(
         take(attention, len(seen) - 1)
 
     args, kwargs = ((), own(batch)) if isinstance(batch, Mapping) else (own(batch), {})
-    watch = Watch(Reporter(followed, found, refuse, leading(batch)), Traces(model, origins))
+    watch = Watch(Reporter(followed, found, refuse, sizes(batch)), Traces(model, origins))
     with untouched(model), followed.followed(refuse), watch:
         model(*args, **kwargs)
     watch.finish()
