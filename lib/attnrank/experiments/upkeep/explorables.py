@@ -8,6 +8,7 @@ writes it (a few minutes: the causal bounds). What the scripts compute themselve
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -171,7 +172,8 @@ def _rounded(values: object, digits: int) -> object:
     return float(f"{values:.{digits}g}")
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args(arguments)
     target = results_folder().parent / "_static" / "explorables" / "data.json"
     temporary = target.with_suffix(".tmp")
     temporary.write_text(json.dumps(numbers(), separators=(",", ":")) + "\n", encoding="utf-8", newline="\n")
