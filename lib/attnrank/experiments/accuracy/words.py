@@ -20,10 +20,10 @@ class Words:
 
 #: Up to which share of the comparisons seen which words are said.
 WORDS = {
-    0.0: Words("do not support it", "nothing"),
-    0.25: Words("hardly support it", "little"),
-    0.75: Words("support it in part", "something"),
-    1.0: Words("support it", "much"),
+    0.0: Words("do not support the claim", "nothing"),
+    0.25: Words("hardly support the claim", "little"),
+    0.75: Words("support the claim in part", "something"),
+    1.0: Words("support the claim", "much"),
 }
 
 
