@@ -14,6 +14,7 @@ from attnrank import probe
 from attnrank.probe.__main__ import main
 
 tf = pytest.importorskip("transformers")
+safetensors = pytest.importorskip("safetensors.torch")
 tokenizers = pytest.importorskip("tokenizers")
 
 
@@ -91,6 +92,104 @@ def test_pickled_weights_are_refused(text_model, tmp_path, capsys):
     text.write_text("a b c", encoding="utf-8")
     assert main([str(folder), "--text", str(text)]) == 1
     assert "safetensors" in capsys.readouterr().err
+
+
+def changed(text_model, tmp_path, change):
+    """A copy of the model whose weights ``change`` returns, and a text."""
+    folder = tmp_path / "changed"
+    shutil.copytree(text_model, folder)
+    weights = change(safetensors.load_file(folder / "model.safetensors"))
+    safetensors.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    text = tmp_path / "text.txt"
+    text.write_text("a b c d e f", encoding="utf-8")
+    return folder, text
+
+
+def refused(folder, text, capsys, *options):
+    """What the command says, in a line, of what it cannot measure."""
+    capsys.readouterr()
+    assert main([str(folder), "--text", str(text), "--out", str(folder / "out"), *options]) == 1
+    said = capsys.readouterr()
+    line = said.err.strip().splitlines()[-1]
+    assert line.startswith("error: ") and not said.out and "Traceback" not in said.err
+    return line
+
+
+LACKING = {
+    "keys": lambda weights: {name: x for name, x in weights.items() if "attention.self.key" not in name},
+    "another name": lambda weights: {"foo." + name: x for name, x in weights.items()},
+}
+
+
+@pytest.mark.parametrize("how", LACKING)
+def test_weights_that_are_missing_are_not_drawn(text_model, tmp_path, capsys, how):
+    folder, text = changed(text_model, tmp_path, LACKING[how])
+    line = refused(folder, text, capsys)
+    assert "changed lacks weights: " in line and " more; --random SEED measures random ones" in line
+    assert main([str(folder), "--text", str(text), "--out", str(tmp_path / "out"), "--random", "0"]) == 0
+
+
+def test_a_pooler_may_be_missing(text_model, tmp_path, capsys):
+    folder, text = changed(text_model, tmp_path, lambda w: {name: x for name, x in w.items() if "pooler" not in name})
+    assert main([str(folder), "--text", str(text), "--out", str(tmp_path / "out")]) == 0
+
+
+def test_weights_of_another_shape_are_refused(text_model, tmp_path, capsys):
+    halved = lambda w: {name: x[:8].clone() if "attention.self.key" in name else x for name, x in w.items()}  # noqa: E731
+    assert "changed cannot be loaded: " in refused(*changed(text_model, tmp_path, halved), capsys)
+
+
+@pytest.mark.parametrize("how", ["cut", "pickled"])
+def test_files_that_are_no_safetensors_are_refused(text_model, tmp_path, capsys, how):
+    folder, text = changed(text_model, tmp_path, lambda weights: weights)
+    file = folder / "model.safetensors"
+    if how == "cut":
+        file.write_bytes(file.read_bytes()[:5000])
+    else:
+        torch.save(tf.BertModel.from_pretrained(text_model).state_dict(), file)
+    assert "changed cannot be loaded: " in refused(folder, text, capsys)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("index", ["{", "[]", '{"weight_map": {"a": 3}}', None])
+def test_an_index_that_names_pickled_weights_is_refused(text_model, tmp_path, capsys, monkeypatch, index, beside):
+    folder, text = changed(text_model, tmp_path, lambda weights: weights)
+    weights = safetensors.load_file(folder / "model.safetensors")
+    torch.save(weights, folder / "pytorch_model-00001-of-00001.bin")
+    if not beside:
+        (folder / "model.safetensors").unlink()
+    named = json.dumps({"weight_map": dict.fromkeys(weights, "pytorch_model-00001-of-00001.bin")})
+    (folder / "model.safetensors.index.json").write_text(index or named)
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("a pickle was read"))
+    assert "changed cannot be loaded: model.safetensors.index.json " in refused(folder, text, capsys)
+
+
+def test_weights_in_several_safetensors(text_model, tmp_path):
+    folder, text = changed(text_model, tmp_path, lambda weights: weights)
+    tf.BertModel.from_pretrained(text_model).save_pretrained(folder, max_shard_size="5KB")
+    (folder / "model.safetensors").unlink(missing_ok=True)
+    assert main([str(folder), "--text", str(text), "--out", str(tmp_path / "out")]) == 0
+
+
+@pytest.mark.parametrize("device", ["meta", "xpu", "mps", "cuda:99"])
+def test_devices_without_numbers_are_refused(text_model, tmp_path, capsys, device):
+    text = tmp_path / "text.txt"
+    text.write_text("a b c", encoding="utf-8")
+    line = refused(text_model, text, capsys, "--device", device)
+    assert f"--device {device}: torch sees no such device here" in line
+
+
+def test_positions_that_start_behind_padding(text_model, tmp_path, capsys):
+    """As in RoBERTa, whose tokenizer need not say how many tokens fit."""
+    folder, text = tmp_path / "roberta", tmp_path / "text.txt"
+    text.write_text(" ".join("abcdefghijklmnop" * 9), encoding="utf-8")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    tf.RobertaModel(tf.RobertaConfig(**sizes, vocab_size=30, max_position_embeddings=66)).save_pretrained(folder)
+    tokenizer = tf.PreTrainedTokenizerFast.from_pretrained(text_model)
+    tokenizer.model_max_length = 10**30
+    tokenizer.save_pretrained(folder)
+    assert main([str(folder), "--text", str(text), "--out", str(tmp_path / "out")]) == 0
+    assert set(pd.read_csv(tmp_path / "out.csv")["n"]) == {64}
 
 
 def test_errors_are_said_in_a_line(text_model, tmp_path, capsys):

@@ -38,9 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def measure(options: argparse.Namespace) -> pd.DataFrame:
     """The probe's table for the model, text or images of the command line."""
+    _check_device(options.device)
     local = Path(options.model).is_dir() or not hub.reachable()
-    if options.device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: torch sees no such device here")
     model = hub.load(options.model, revision=options.revision, seed=options.random, local=local)
     common = {"samples": options.samples, "revision": options.revision, "local": local}
     if options.text is not None:
@@ -54,6 +53,14 @@ def measure(options: argparse.Namespace) -> pd.DataFrame:
     dtype = next(model.parameters()).dtype
     moved = [{k: v.to(dtype) if v.is_floating_point() else v for k, v in batch.items()} for batch in moved]
     return probe(model, moved, tol=options.tol, layers=options.layers, ranks=options.ranks)
+
+
+def _check_device(device: torch.device) -> None:
+    """Raise ValueError for a device that is not there, or has no numbers, or none of float64, which ranks need."""
+    try:
+        torch.ones(1, dtype=torch.float64, device=device).item()
+    except (RuntimeError, AssertionError, TypeError) as error:  # each kind of device has an error of its own
+        raise ValueError(f"--device {device}: torch sees no such device here, or none with float64") from error
 
 
 def summary(frame: pd.DataFrame) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,9 @@ from attnrank._optional import require
 #: Settings of configurations that hold the number of key heads.
 KEY_HEADS = ("num_key_value_heads", "num_kv_heads")
 
+#: Where models in several files say which weights are in which.
+INDEX = "model.safetensors.index.json"
+
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 
 
@@ -26,9 +30,12 @@ def load(name: str, *, revision: str | None = None, seed: int | None = None, loc
 
     Raises
     ------
-    ValueError : transformers is not installed, or the model is not there, not in safetensors, or needs code of its own.
+    ValueError : transformers is not installed, or the model is not there, not in safetensors, lacks weights other than
+        a pooler's, or needs code of its own.
     """
     tf = _transformers()
+    from safetensors import SafetensorError
+
     try:
         options = {"revision": revision, "trust_remote_code": False, "local_files_only": local}
         config = tf.AutoConfig.from_pretrained(name, **options)
@@ -36,12 +43,41 @@ def load(name: str, *, revision: str | None = None, seed: int | None = None, loc
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
                 return _from(lambda how: tf.AutoModel.from_config(config, trust_remote_code=False, **how))
-        return _from(lambda how: tf.AutoModel.from_pretrained(name, use_safetensors=True, **options, **how))
-    except (OSError, ValueError, KeyError) as error:
+        _check_index(name, revision, local)
+        options |= {"use_safetensors": True, "output_loading_info": True}
+        model, found = _from(lambda how: tf.AutoModel.from_pretrained(name, **options, **how))
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ValueError(f"{name} cannot be loaded: {error}") from error
+    lacking = sorted(key for key in found["missing_keys"] if "pooler" not in key)
+    if lacking:  # transformers has drawn them at random
+        more = f" and {len(lacking) - 1} more" if lacking[1:] else ""
+        raise ValueError(f"{name} lacks weights: {lacking[0]}{more}; --random SEED measures random ones")
+    return model
 
 
-def _from(build) -> nn.Module:
+def _check_index(name: str, revision: str | None, local: bool) -> None:
+    """Raise ValueError where the index of a model in several files names others than safetensors.
+
+    transformers would read pickled weights that such an index names, though it is told not to.
+    """
+    from transformers.utils import cached_file
+
+    file = cached_file(
+        name, INDEX, revision=revision, local_files_only=local, _raise_exceptions_for_missing_entries=False
+    )
+    if file is None:
+        return
+    try:
+        files = set(json.loads(Path(file).read_text(encoding="utf-8"))["weight_map"].values())
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{INDEX} cannot be read: {error}") from error
+    others = [name for name in files if not str(name).endswith(".safetensors")]
+    if others:
+        raise ValueError(f"{INDEX} names {others[0]}, which is no file of safetensors")
+
+
+def _from(build: Callable[[dict], Any]) -> Any:
+    """What ``build`` makes with ``scaled_dot_product_attention``, or written out where the model has only that."""
     try:
         return build({"attn_implementation": "sdpa"})
     except ValueError as error:
@@ -66,8 +102,7 @@ def text_batches(
     text = file.read_text(encoding="utf-8")
     if not text.strip():
         raise ValueError(f"{file} holds no text")
-    longest = getattr(model.config, "max_position_embeddings", None)
-    length = min(x for x in (length, longest, tokenizer.model_max_length) if x)
+    length = min(x for x in (length, _longest(model), tokenizer.model_max_length) if x)
     parts = tokenizer(text, truncation=True, max_length=length, return_overflowing_tokens=True)["input_ids"]
     if parts and not isinstance(parts[0], list):  # a tokenizer that does not say what it has cut off
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -79,6 +114,14 @@ def text_batches(
     if getattr(model.config, "is_encoder_decoder", False):
         batches = [batch | {"decoder_input_ids": batch["input_ids"]} for batch in batches]
     return batches
+
+
+def _longest(model: nn.Module) -> int | None:
+    """How many tokens have positions; behind that of padding where there is one, as in RoBERTa."""
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            return module.num_embeddings - module.padding_idx - 1
+    return getattr(model.config, "max_position_embeddings", None)
 
 
 def image_batches(
