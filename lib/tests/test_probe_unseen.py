@@ -74,6 +74,37 @@ def balanced(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (a / a.sum(-1, keepdim=True)) @ v
 
 
+@torch.jit.script
+def scripted_softmax(scores: Tensor) -> Tensor:
+    return scores.softmax(-1)
+
+
+@torch.jit.script
+def scripted(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.matmul(scripted_softmax(torch.matmul(q, k.transpose(-2, -1))), v)
+
+
+@torch.jit.script
+def scripted_fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v) if q.shape[0] > 1 else q
+
+
+@torch.jit.script
+def scripted_linear(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.matmul(q.exp(), torch.matmul(k.exp().transpose(-2, -1), v))
+
+
+@torch.jit.script
+def scripted_product(q: Tensor, k: Tensor) -> Tensor:
+    return torch.matmul(q, k.transpose(-2, -1))
+
+
+@torch.jit.script
+def scripted_gelu(x: Tensor) -> Tensor:
+    return x * 0.5 * (1.0 + torch.erf(x / 1.41))
+
+
+SCRIPT = "is TorchScript that attends"
 CANNOT, DIMENSION, LINEAR = "form that the probe cannot follow", "not that of the keys", "linear attention"
 NULL, ELSE = r"keys or values that are added or left out \(null keys\)", "something else than softmax"
 UNSEEN = {
@@ -98,6 +129,15 @@ UNSEEN = {
     "first weight left out": (NULL, lambda q, k, v: (q @ k.mT).softmax(-1)[..., 1:] @ v[:, 1:]),
     "normalised again": (ELSE, balanced),
     "custom operation": ("attnrank_unseen::mix", lambda q, k, v: mix(q, k, v)),
+    "TorchScript": (f"scripted {SCRIPT}", scripted),
+    "TorchScript, fused": (f"scripted_fused {SCRIPT}", scripted_fused),
+    "TorchScript, softmax": (f"scripted_softmax {SCRIPT}", lambda q, k, v: scripted_softmax(q @ k.mT) @ v),
+    "TorchScript, linear": (f"scripted_linear {SCRIPT}", scripted_linear),
+    "TorchScript, product": ("no product of queries and keys", lambda q, k, v: scripted_product(q, k).softmax(-1) @ v),
+    "TorchScript, traced": (
+        SCRIPT,
+        torch.jit.trace(lambda q, k, v: (q @ k.mT).softmax(-1) @ v, (torch.ones(2, 3, 4),) * 3),
+    ),
     "vmap": ("torch.func", lambda q, k, v: torch.func.vmap(lambda a, b, c: (a @ b.T).softmax(-1) @ c)(q, k, v)),
     "vmap, fused": ("torch.func", lambda q, k, v: torch.func.vmap(F.scaled_dot_product_attention)(q, k, v)),
     "dropout": ("dropped in evaluation mode", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.01)),
@@ -161,7 +201,7 @@ class Whole(nn.Module):
         self.seen, self.other = nn.MultiheadAttention(WIDTH, 2, batch_first=True), Other()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.other(x + self.seen(x, x, x)[0])
+        return self.other(x + self.seen(x, x, scripted_gelu(x))[0])
 
 
 def test_what_is_no_attention_is_not_refused() -> None:
@@ -180,3 +220,11 @@ def test_the_rounding_of_large_scores_is_not_refused(dtype, least):
             return (q @ k.mT).softmax(-1) @ v
 
     assert probe(Attend(), (8 * q, k, v))["deviation"].max() > least
+
+
+def test_functions_of_torchscript_are_as_before():
+    call = torch.jit.ScriptFunction.__call__
+    with pytest.raises(ValueError, match=SCRIPT):
+        probe(Mixer(scripted, True), torch.ones(2, N, WIDTH))
+    assert torch.jit.ScriptFunction.__call__ is call
+    assert scripted(*torch.ones(3, 2, 4, 5)).shape == (2, 4, 5)

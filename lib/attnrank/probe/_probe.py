@@ -20,6 +20,7 @@ from attnrank.probe._layers import Layers
 from attnrank.probe._measure import measure
 from attnrank.probe._origins import Origins
 from attnrank.probe._reporter import Reporter
+from attnrank.probe._scripted import scripted
 from attnrank.probe._table import table_of
 from attnrank.probe._traces import Traces
 from attnrank.probe._untouched import own, untouched
@@ -184,8 +185,9 @@ def _visit(
         take(attention, len(seen) - 1)
 
     args, kwargs = ((), own(batch)) if isinstance(batch, Mapping) else (own(batch), {})
-    watch = Watch(Reporter(followed, found, refuse, sizes(batch)), Traces(model, origins))
-    with untouched(model), followed.followed(refuse), watch:
+    report = Reporter(followed, found, refuse, sizes(batch))
+    watch = Watch(report, Traces(model, origins))
+    with untouched(model), followed.followed(refuse), scripted(report), watch:
         model(*args, **kwargs)
     watch.finish()
     if not seen:
