@@ -11,6 +11,7 @@ import pytest
 import torch
 from probe_reference import TOL
 from torch import nn
+from torch.nn import functional as F
 
 from attnrank import probe
 from attnrank.models import TextTransformer, TransformerConfig
@@ -151,6 +152,132 @@ def test_a_change_of_one_bit_would_be_seen():
     assert outputs(model, batch) != before[1]
     torch.rand(())
     assert random_states() != before[2]
+
+
+class Changed(nn.Module):
+    """Attention in whose forward pass ``change`` does something to the module first."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.change, self.attend = change, nn.MultiheadAttention(16, 2, batch_first=True)
+        self.register_buffer("mask", None, persistent=False)
+        self.register_buffer("calls", torch.zeros(2))
+        self.register_buffer("undefined", torch.full((2,), torch.nan))
+
+    def forward(self, x):
+        self.change(self, len(x[0]))
+        return self.attend(x, x, x, attn_mask=self.mask)[0]
+
+
+def fill(model, n):
+    if model.mask is None:
+        model.register_buffer("mask", torch.ones(n, n).triu(1).bool(), persistent=False)
+
+
+def another(model, n):
+    model.register_buffer("cache", torch.ones(n), persistent=True)
+
+
+def delete(model, n):
+    del model.calls
+
+
+def replace(model, n):
+    model.calls = model.calls + 1
+
+
+def add(model, n):
+    model.calls += 1
+
+
+def normalise_data(model, n):
+    model.attend.in_proj_weight.data = F.normalize(model.attend.in_proj_weight.data, dim=-1)
+
+
+def exchange(model, n):
+    model.attend.in_proj_weight = nn.Parameter(model.attend.in_proj_weight.detach() / 2)
+
+
+@pytest.mark.parametrize("change", [fill, another, delete, replace, add])
+def test_buffers_are_those_that_were_there(change):
+    model = Changed(change)
+    names, kept = list(model._buffers), set(model._non_persistent_buffers_set)
+    objects, before = list(model._buffers.values()), model.undefined
+    probe(model, draw(2, 6, 16))
+    assert list(model._buffers) == names and model._non_persistent_buffers_set == kept
+    assert all(x is y for x, y in zip(model._buffers.values(), objects, strict=True))
+    assert model.mask is None and not model.calls.any() and model.undefined is before
+    assert model(draw(2, 9, 16)).shape == (2, 9, 16)  # of another length: no mask of the first is left
+
+
+@pytest.mark.parametrize("change", [normalise_data, exchange])
+@pytest.mark.parametrize("raises", [False, True])
+def test_parameters_that_a_forward_pass_replaces_are_those_that_were_there(change, raises):
+    def run(model, n):
+        change(model, n)
+        if raises:
+            raise RuntimeError("no kernel")
+
+    model = Changed(run)
+    weight = model.attend.in_proj_weight
+    before, place = weight.detach().clone(), weight.data_ptr()
+    if raises:
+        with pytest.raises(RuntimeError, match="no kernel"):
+            probe(model, draw(2, 6, 16))
+    else:
+        probe(model, draw(2, 6, 16))
+    assert model.attend.in_proj_weight is weight and torch.equal(weight, before) and weight.data_ptr() == place
+
+
+def test_parameters_that_a_forward_pass_writes_into_are_named():
+    """As of models that put their weights back on a sphere: a copy of all would take their memory twice."""
+
+    def normalise(model, n):
+        weight = model.attend.in_proj_weight
+        weight.copy_(F.normalize(weight, dim=-1))
+
+    with pytest.warns(UserWarning, match=r"model has changed its own attend\.in_proj_weight in place: it stays so"):
+        probe(Changed(normalise), draw(2, 6, 16))
+
+
+def test_models_of_inference_mode():
+    with torch.inference_mode():
+        model = Changed(add)
+        probe(model, draw(2, 6, 16))
+    assert not model.calls.any()
+
+
+IN_PLACE = {
+    "by keyword": lambda y: torch.relu_(input=y),
+    "of a list": lambda y: torch._foreach_mul_([y], 2.0),
+    "of torch.nn.init": nn.init.normal_,
+    "out": lambda y: torch.mul(y, 2, out=y),
+    "of a view": lambda y: y[:, 1:].mul_(2.0),
+}
+
+
+@pytest.mark.parametrize("how", IN_PLACE)
+def test_operations_in_place_are_followed_however_they_are_called(how):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attend = nn.MultiheadAttention(16, 2, batch_first=True)
+
+        def forward(self, x):
+            y = x.clone()
+            IN_PLACE[how](y)
+            return self.attend(y, y, y)[0]
+
+    assert len(probe(Model(), draw(2, 6, 16))) == 2
+
+
+def test_a_model_without_numbers_is_refused():
+    with torch.device("meta"):
+        model = torch_encoder()[0]
+    with pytest.raises(ValueError, match="on the meta device, which holds no numbers"):
+        probe(model, draw(2, 6, 16))
+    with pytest.raises(ValueError, match="on the meta device, which holds no numbers"):
+        probe(torch_encoder()[0], torch.ones(2, 6, 16, device="meta"))
 
 
 class Terminal(StringIO):

@@ -83,7 +83,7 @@ def ranks_wanted(ranks: object) -> frozenset[str] | None:
 
 
 def check_model(model: object) -> None:
-    """Raise ValueError for what is no module, or has a part that no mode of PyTorch can see into."""
+    """Raise ValueError for what is no module, has no numbers, or a part that no mode of PyTorch can see into."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if isinstance(model, nn.DataParallel):
@@ -94,3 +94,19 @@ def check_model(model: object) -> None:
                 f"model has TorchScript in {name or 'itself'}, which the probe cannot see into: pass the original "
                 "module"
             )
+        # those that accelerate has laid aside, to load them while the module runs, are on no device either
+        if not hasattr(module, "_hf_hook"):
+            for key, value in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+                _check_numbers(f"model has {f'{name}.{key}'.lstrip('.')}", value)
+
+
+def check_batch(batch: Mapping | tuple) -> None:
+    """Raise ValueError for tensors without numbers."""
+    for value in batch.values() if isinstance(batch, Mapping) else batch:
+        if isinstance(value, Tensor):
+            _check_numbers("batch is", value)
+
+
+def _check_numbers(what: str, x: Tensor) -> None:
+    if x.is_meta:
+        raise ValueError(f"{what} on the meta device, which holds no numbers")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from attnrank import _check
-from attnrank.probe._arguments import RANKS, Choice, batches_of, check_model, ranks_wanted, sizes
+from attnrank.probe._arguments import RANKS, Choice, batches_of, check_batch, check_model, ranks_wanted, sizes
 from attnrank.probe._attention import Attention
 from attnrank.probe._layers import Layers
 from attnrank.probe._measure import measure
@@ -46,9 +46,12 @@ def probe(
     """Ranks of every attention layer and head of a torch model, on a batch of one's own.
 
     The model runs in evaluation mode, uncompiled, without gradients, and is left as it was found: parameters, buffers,
-    training modes, hooks, caches handed in, random states. ``scaled_dot_product_attention``, ``nn.MultiheadAttention``
-    and ``nn.TransformerEncoder`` are seen, and attention written out as product, softmax, product; with grouped
-    queries, positions of any kind, normalised queries and keys, masks, sinks, cross-attention and caches.
+    training modes, hooks, caches handed in, random states. Only parameters that its forward pass writes into stay
+    changed, with a warning where PyTorch counts such writes, as it does not through ``.data``.
+
+    ``scaled_dot_product_attention``, ``nn.MultiheadAttention`` and ``nn.TransformerEncoder`` are seen, and attention
+    written out as product, softmax, product; with grouped queries, positions of any kind, normalised queries and keys,
+    masks, sinks, cross-attention and caches.
 
     Parameters
     ----------
@@ -89,13 +92,13 @@ def probe(
 
     Raises
     ------
-    ValueError : bad arguments; a model in which no attention is seen; an attention that is not seen whole, by the name
-        of layer and operation: flex_attention with a score function or block mask, custom kernels, TorchScript,
-        torch.func, linear attention, a softmax over other than the keys or of products in a form that cannot be
-        followed, one whose result is changed or dropped in part before it meets the values, keys or values that are
-        added or left out, or a deviation that is not rounding (above 0.001; above 0.5 in half formats). ``layers``
-        leaves such a layer out. What a model computes outside of torch (NumPy, other threads) cannot be seen, and not
-        be refused either.
+    ValueError : bad arguments; a model or batch on the meta device; a model in which no attention is seen; an attention
+        that is not seen whole, by the name of layer and operation: flex_attention with a score function or block mask,
+        custom kernels, TorchScript, torch.func, linear attention, a softmax over other than the keys or of products in
+        a form that cannot be followed, one whose result is changed or dropped in part before it meets the values, keys
+        or values that are added or left out, scores that are NaN, or a deviation that is not rounding (above 0.001;
+        above 0.5 in half formats). ``layers`` leaves such a layer out. What a model computes outside of torch (NumPy,
+        other threads) cannot be seen, and not be refused either.
 
     Examples
     --------
@@ -172,6 +175,7 @@ def _visit(
     model: nn.Module, batch: Mapping | tuple, choice: Choice, take: Callable[[Attention, int], None]
 ) -> list[str]:
     """Run the model and call ``take(attention, place)`` as each attention runs; returns the names of all."""
+    check_batch(batch)
     origins = Origins()
     followed = Layers(model, origins)
     seen: list[str] = []

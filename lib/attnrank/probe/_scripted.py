@@ -30,7 +30,7 @@ def scripted(report: Reporter) -> Iterator[None]:
     def checked(function: torch.jit.ScriptFunction, *args: object, **kwargs: object) -> object:
         if _may_attend(function):
             report.refused(
-                f"{function.name or 'a function'} is TorchScript that attends, or may, where the probe cannot see: "
+                f"{function.name} is TorchScript that attends, or may, where the probe cannot see: "
                 "call the original function"
             )
         return call(function, *args, **kwargs)

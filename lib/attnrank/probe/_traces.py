@@ -61,8 +61,8 @@ class Traces:
         """Remember what an operation made of its operands, or wrote into the first of them."""
         given = list(tensors((*args, *kwargs.values())))
         constant = all(map(self.is_weight, given)) or name.endswith("_like") or name.startswith("new_")
-        if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
-            written = [x for x in (args[0], args[0]._base) if x is not None]
+        written = _written(name, args, kwargs)
+        if written:
             if not constant:
                 self._forget(written)
             result = written
@@ -99,6 +99,14 @@ class Traces:
     def _mark(known: WeakTensorKeyDictionary, made: list[Tensor]) -> None:
         for x in made:
             known[x] = True
+
+
+def _written(name: str, args: tuple, kwargs: dict) -> list[Tensor]:
+    """What an operation writes into, a tensor or a list of them, and what these are views of; empty for nothing."""
+    place = kwargs.get("out")
+    if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
+        place = args[0] if args else next(iter(kwargs.values()), None)
+    return [y for x in tensors((place,)) for y in (x, x._base) if y is not None]
 
 
 def tensors(values: tuple) -> Iterator[Tensor]:
