@@ -56,7 +56,7 @@ def queries_keys(
 
     Returns
     -------
-    q, k : tensors (..., n, d_h), or (..., heads, n, d_h).
+    q, k : tensors (..., n, d_h), or (..., heads, n, d_h), of the dtype of ``x``, under autocast too.
 
     Raises
     ------
@@ -83,7 +83,8 @@ def queries_keys(
     _check.same_dtype_and_device(x=x, w_q=w_q, w_k=w_k)
     if w_q.ndim == 3:
         x = x.unsqueeze(-3)
-    return x @ w_q, x @ w_k
+    with _own_dtype(x):
+        return x @ w_q, x @ w_k
 
 
 def attention(
@@ -109,7 +110,7 @@ def attention(
 
     Returns
     -------
-    tensor (..., n, m) of the dtype of ``q``; every row sums to 1.
+    tensor (..., n, m) of the dtype of ``q``, under autocast too; every row sums to 1.
 
     Raises
     ------
@@ -139,7 +140,8 @@ def attention(
             "leading dimensions of q and k must broadcast, "
             f"got q of shape {tuple(q.shape)} and k of shape {tuple(k.shape)}"
         ) from None
-    scores = q @ k.mT if hard else _scores(q, k, temperature)
+    with _own_dtype(q):
+        scores = q @ k.mT if hard else _scores(q, k, temperature)
     if not causal:
         _check.finite("q k^T / temperature", scores)
     else:
@@ -151,6 +153,11 @@ def attention(
     if not hard:
         return scores.softmax(-1)
     return torch.zeros_like(scores).scatter_(-1, scores.argmax(-1, keepdim=True), 1.0)
+
+
+def _own_dtype(x: Tensor) -> torch.autocast:
+    """Products in the dtype of their factors: autocast would round those of float32 to a half format."""
+    return torch.autocast(x.device.type, enabled=False)
 
 
 def _scores(q: Tensor, k: Tensor, temperature: float) -> Tensor:

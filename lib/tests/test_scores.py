@@ -381,3 +381,19 @@ def test_weights_are_drawn_on_the_cpu_whatever_the_default_device():
     with torch.device("meta"):
         found = gaussian_weights(5, 3, heads=2, generator=seeded(1))
     assert all(x.device.type == "cpu" and torch.equal(x, y) for x, y in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
+def test_autocast_changes_neither_dtype_nor_numbers(dtype):
+    q, k = draw(1, 6, 4, dtype=dtype), draw(2, 6, 4, dtype=dtype)
+    calls = [
+        lambda: attention(q, k, temperature=0.5),
+        lambda: attention(q, k, causal=True),
+        lambda: attention(q, k, hard=True),
+        lambda: queries_keys(q, k.mT.contiguous(), 2 * k.mT)[1],
+    ]
+    expected = [call() for call in calls]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = [call() for call in calls]
+    assert all(x.dtype == dtype for x in found)
+    assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
