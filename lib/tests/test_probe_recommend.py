@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import attnrank
 from attnrank import theory
-from attnrank.probe import _hub
+from attnrank.probe import hub
 
 N = 64
 CANDIDATES = (2, 4, 8, 16, 32, 64)
@@ -141,7 +141,7 @@ def test_the_head_dimension_changes_in_all_layers(name):
     if OF_ALL_LAYERS[name] | SEQ2SEQ == OF_ALL_LAYERS[name]:
         batch |= {"decoder_input_ids": ids}
     for head_dim in (4, 16):
-        frame = attnrank.probe(_hub.builder(config)(head_dim, generator), batch, ranks="hardmax")
+        frame = attnrank.probe(hub.builder(config)(head_dim, generator), batch, ranks="hardmax")
         assert set(frame["head_dim"]) == {head_dim} and set(frame["head"]) == set(range(32 // head_dim))
     assert attnrank.recommend_head_dim(config, batch, (4, 16), seeds=2).head_dim in (4, 16)
 

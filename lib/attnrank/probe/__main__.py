@@ -14,8 +14,7 @@ import pandas as pd
 import torch
 
 from attnrank._optional import require
-from attnrank.probe import RANKS, probe
-from attnrank.probe import _hub as hub
+from attnrank.probe import RANKS, hub, probe
 
 
 def main(arguments: list[str] | None = None) -> int:

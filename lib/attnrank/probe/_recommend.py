@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attnrank import _check
-from attnrank.probe import _hub
+from attnrank.probe import hub
 from attnrank.probe._arguments import batches_of
 from attnrank.probe._probe import probe
 
@@ -91,7 +91,7 @@ def recommend_head_dim(
         batch = _cut(batch, _check.integer("n", n, minimum=1))
     configured = not callable(build)
     if configured:
-        build = _hub.builder(build)
+        build = hub.builder(build)
     shares = np.empty((seeds, len(candidates)))
     for seed in range(seeds):
         for place, head_dim in enumerate(candidates):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnrank import data
-from attnrank.probe import _hub as hub
+from attnrank.probe import hub
 from attnrank.sweep import Setting
 from attnrank.training.source import generator_of
 
