@@ -29,14 +29,11 @@ def trained_rows(task: str, family: str, tables: Mapping[str, pd.DataFrame]) -> 
     flops are of one forward pass over one image, text or sequence.
     """
     if _check.choice("task", task, CANDIDATES) in PATCH:
-        of = tables["accuracy"]
-        of = of[(of.dataset == task) & (of.patch == PATCH[task]) & (of.epochs == EPOCHS[task])]
         line = {"scores": only_scores, "coupled": coupled}[_check.choice("family", family, ("scores", "coupled"))]
-        rows = _plain(of, line(base_of(task))).rename(columns={"flops_per_image": "flops"})
+        rows = _plain(_series(task, tables), line(base_of(task))).rename(columns={"flops_per_image": "flops"})
     elif task in LENGTH:
-        of = tables["text_accuracy"]
         arms = [base_of(task) | {"qk_dim": d} for d in CANDIDATES[task]]
-        rows = _plain(of[(of.dataset == task) & (of.length == LENGTH[task])], arms).drop(columns="parameters")
+        rows = _plain(_series(task, tables), arms).drop(columns="parameters")
         rows = rows.rename(columns={"flops_per_text": "flops", "parameters_without_embedding": "parameters"})
     else:
         of = tables["task_heads"]
@@ -51,20 +48,24 @@ def pooled_spread(task: str, tables: Mapping[str, pd.DataFrame]) -> Spread | Non
 
     There some head dimensions answer everything right at every seed, and others do not: they do not spread alike.
     """
-    if _check.choice("task", task, CANDIDATES) in PATCH:
-        of = tables["accuracy"]
-        of = of[(of.dataset == task) & (of.patch == PATCH[task]) & (of.epochs == EPOCHS[task])]
-        return spread(of[(of.width == base_of(task)["width"]) & (of.stopped == "")])
-    if task in LENGTH:
-        of = tables["text_accuracy"]
-        return spread(of[(of.dataset == task) & (of.length == LENGTH[task]) & (of.stopped == "")])
-    return None
+    if _check.choice("task", task, CANDIDATES) not in PATCH | LENGTH:
+        return None
+    return spread(_series(task, tables))
+
+
+def _series(task: str, tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """The finished runs of the series that a task on images or texts is judged by, of the base's width."""
+    of = tables["accuracy" if task in PATCH else "text_accuracy"]
+    of = of[(of.dataset == task) & (of.width == base_of(task)["width"]) & (of.stopped == "")]
+    if task in PATCH:
+        return of[(of.patch == PATCH[task]) & (of.epochs == EPOCHS[task])]
+    return of[of.length == LENGTH[task]]
 
 
 def _plain(of: pd.DataFrame, arms: list[Setting]) -> pd.DataFrame:
-    """The finished runs of these shapes to whose scores nothing was done."""
+    """The runs of these shapes to whose scores nothing was done."""
     wanted = pd.DataFrame(arms)[SHAPE].drop_duplicates()
-    return of[(of.intervention == "none") & (of.stopped == "")].merge(wanted).rename(columns={"qk_dim": "head_dim"})
+    return of[of.intervention == "none"].merge(wanted).rename(columns={"qk_dim": "head_dim"})
 
 
 def default_head_dim(task: str) -> int:
