@@ -128,3 +128,5 @@ def test_bad_input_is_named(call, name):
 
 def test_at_a_temperature_beyond_the_smallest_float_one_singular_value_is_left():
     assert theory.softmax_rank_limit(10**20, 1e150, 0.01) == theory.softmax_rank_limit(4, 1e150, 1.0) == 1.0
+    values, multiplicities = theory.softmax_singular_values(10**20, 1e150, 3)
+    assert values.tolist() == [1.0, 0.0, 0.0] and multiplicities[:2] == [1, 10**20]

@@ -64,9 +64,9 @@ def softmax_singular_values(d_h: int, temperature: float, levels: int) -> tuple[
     if w == 1.0:
         raise ValueError(f"temperature must be above sqrt(2 / d_h) = {math.sqrt(2.0 / d_h):.4g}, got {temperature!r}")
     k = np.arange(_check.whole("levels", levels, minimum=1))
-    return np.exp(d_h / 4.0 * math.log1p(w**2) + k / 2.0 * math.log(w)), [
-        math.comb(int(i) + d_h - 1, int(i)) for i in k
-    ]
+    # w is 0 beyond the smallest float: all queries see all keys alike
+    values = np.exp(d_h / 4.0 * math.log1p(w**2) + k / 2.0 * math.log(w)) if w > 0.0 else (k == 0).astype(float)
+    return values, [math.comb(int(i) + d_h - 1, int(i)) for i in k]
 
 
 def softmax_rank_limit(d_h: int, temperature: float, tol: float) -> float:
