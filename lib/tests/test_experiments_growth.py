@@ -164,3 +164,11 @@ def test_saturation_solves_its_rule(n):
 def test_bad_rules_are_refused_by_name(function, arguments, name):
     with pytest.raises(ValueError, match=name):
         function(*arguments)
+
+
+def test_rules_stop_where_an_increment_is_the_threshold_and_a_rank_is_the_level():
+    curve = np.array([1, 3, 4, 5, 5]) / 10  # 0.4 - 0.3 > 0.1 in floats
+    assert theory.increment_stop(curve, 0.1) == 2.0
+    assert theory.gap_stop([1, 2, 4, 8, 16], curve, 0.4) == pytest.approx(4.0)
+    assert theory.gap_stop([1, 2, 4, 8, 16], curve, 0.5) == pytest.approx(8.0)
+    assert theory.stop_interval([0.75, 0.5, 0.25], 0.375, 0.125) == (2, 3)

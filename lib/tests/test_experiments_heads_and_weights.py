@@ -159,3 +159,9 @@ def test_reference_heads_and_tied_weights():
     assert [round(theory.multihead_limit(10**6, h) / 10**6, 3) for h in (1, 2, 3, 4)] == [0.632, 0.865, 0.950, 0.982]
     assert heads_and_weights.tied_heads(256, 8, 100, 1)["rank_mean"] / 256 == pytest.approx(0.452, abs=0.01)
     assert heads_and_weights.tied_heads(256, 64, 20, 1)["rank_mean"] == 256
+
+
+def test_latent_head_dim_without_latents_is_that_of_an_ordinary_head():
+    for normalise in (False, True):
+        assert theory.latent_head_dim(128, 0, 0, 0, normalise) == pytest.approx(128)
+        assert theory.latent_head_dim(96, 32, 0, 0, normalise) == pytest.approx(128)  # rotary coordinates among them

@@ -3,14 +3,17 @@
 import math
 from fractions import Fraction
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 import head_dim_reference
 from attnrank import hardmax_rank, theory
+from attnrank.theory.barrier import hit_probability
 
 
 def exact_occupancy(n, m):
@@ -65,6 +68,16 @@ def test_the_reference_table_covers_its_grid_and_is_what_its_script_computes():
 @pytest.mark.parametrize(("n", "d_h"), [(2, 3), (2, 1000), (1, 5)])
 def test_head_dim_bound_is_the_occupancy_bound_where_every_key_wins_equally(n, d_h):
     assert theory.head_dim_bound(n, d_h) == pytest.approx(theory.occupancy_bound(n), rel=1e-8)
+
+
+@pytest.mark.parametrize("n", [3, 9, 17, 40, 128, 129])
+def test_head_dim_bound_at_head_dimension_three_is_an_integral_over_an_interval(n):
+    """There a coordinate of a uniform point on the sphere is uniform on [-1, 1], and both its signs count."""
+    x, weights = np.polynomial.legendre.leggauss(120)
+    r = 6 * (x + 1)
+    win = stats.norm.cdf(r[:, None] * x) ** (n - 1) @ weights / 2
+    expected = n * (6 * weights * stats.chi.pdf(r, 3) * hit_probability(win, n)).sum()
+    assert theory.head_dim_bound(n, 3) == pytest.approx(expected, rel=1e-6)
 
 
 @given(d_h=st.floats(1, 1e5))
@@ -135,3 +148,8 @@ def test_occupancy_margin_at_the_least_probability():
 def test_bad_input_is_named(call, name):
     with pytest.raises(ValueError, match=rf"^{name} must"):
         call()
+
+
+def test_chances_that_rounding_raises_above_one_are_certain():
+    hits = hit_probability(np.array([0.0, 1e-300, 0.5, 1.0, 1.0 + 1e-12]), 3)
+    assert hits == pytest.approx([0.0, 3e-300, 0.875, 1.0, 1.0], rel=1e-12, abs=0.0)

@@ -93,3 +93,14 @@ def test_bound_grows_with_p_and_with_free_rows():
 def test_bad_input_is_named(arguments, name):
     with pytest.raises(ValueError, match=name):
         theory.mask_bound(**arguments)
+
+
+@pytest.mark.parametrize("m", [1, 7, 49, 98, 103])  # 49 (1 / 49) < 1 in floats
+def test_equal_chances_are_taken_whatever_rounding_makes_of_their_sum(m):
+    assert theory.mask_bound(1 / m, m) == pytest.approx(theory.occupancy_bound(m), rel=1e-12)
+
+
+def test_sure_rows_attend_to_as_many_keys_as_there_are_rows_and_free_ones_have_no_cap():
+    assert theory.mask_bound(1.0, 3, keys=5) == pytest.approx(3)
+    assert theory.mask_bound(1.0, 5, keys=3) == 3
+    assert theory.mask_bound(0.1, 4, uncapped=4) == 4  # p < 1 / 4 says nothing: no row is capped

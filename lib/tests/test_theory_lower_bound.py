@@ -236,6 +236,10 @@ def test_multihead_limit_bounds_independent_random_heads(n, heads, d_h):
     assert mean >= 0.94 * resolved
 
 
+def test_a_single_token_is_attended_to_by_every_head():
+    assert theory.multihead_limit(1, 3) == theory.multihead_limit(1, 3, 8) == 1
+
+
 def test_heads_that_share_out_the_tokens_exceed_the_multihead_limit():
     assert theory.multihead_limit(2, 2) < 2  # head 1 always chooses token 1, head 2 token 2: rank 2
     assert theory.multihead_limit(1, 3) == 1
