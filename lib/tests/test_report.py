@@ -1,5 +1,6 @@
 """report: claims hold or fail as they should, and the ledger keeps them."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -10,6 +11,7 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -239,3 +241,87 @@ def test_the_ledger_waits_while_a_reader_has_it_open(results, monkeypatch):
     monkeypatch.setattr(os, "replace", refused)
     report.claim(**BASE)
     assert not refusals and len(report.read_ledger()) == 1 and not list(results.glob("*.tmp"))
+
+
+def test_power_is_a_tenth_of_the_effect():
+    row = report.claim(**BASE)
+    for slack, powerless in (("0.1", False), ("0.11", True)):
+        assert report.powerless(dataclasses.replace(row, slack=slack, effect="1")) == powerless
+
+
+def test_numbers_are_shown_to_four_digits_and_distances_to_two():
+    row = report.claim(**BASE | {"measured": 0.123456, "bound": 0.234567, "margin": 0.014, "control_measured": 1.23456})
+    assert (row.measured, row.bound, row.margin, row.control_measured) == ("0.1235", "0.2346", "0.014", "1.235")
+    assert (row.slack, row.effect) == ("0.13", "1.1")
+    assert report.claim(**BASE | {"measured": 0.123456, "digits": 2}).measured == "0.12"
+
+
+def test_a_case_at_its_bound_has_a_slack_of_zero_without_a_sign():
+    assert report.claim(**BASE | {"measured": 0.4}).slack == "0"
+
+
+def test_a_claim_names_its_margin_and_its_paper_with_the_verdict():
+    change = {"margin": 0.01, "margin_meaning": "false-alarm rate 1e-6", "kind": "theorem", "control": "a < b"}
+    row = report.claim(**BASE | change | {"paper": "Theorem 1", "verdict": "sharpened"})
+    bundle = row._repr_mimebundle_()
+    assert "margin: false-alarm rate 1e-6" in bundle["text/plain"]
+    assert "paper: Theorem 1: sharpened" in bundle["text/plain"]
+    assert "a &lt; b: 0.5" in bundle["text/html"] and "theorem, holds" in bundle["text/html"]
+    assert report.anchor(row) == "claim-barrier-test" and "id='claim-barrier-test'" in bundle["text/html"]
+    with pytest.raises(ValueError, match="verdict must be one of"):
+        report.claim(**BASE | {"paper": "Theorem 1"})
+
+
+def test_a_ledger_with_a_field_too_many_is_refused(results):
+    report.claim(**BASE)
+    text = (results / "ledger.csv").read_text(encoding="utf-8")
+    (results / "ledger.csv").write_text(text.rstrip("\n") + ",more\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="wrong number of fields"):
+        report.read_ledger()
+
+
+def contrast_on_white(colour):
+    """Of WCAG 2: luminances of linear light, each raised by 0.05."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in mpl.colors.to_rgb(colour)]
+    return 1.05 / (np.dot([0.2126, 0.7152, 0.0722], linear) + 0.05)
+
+
+def test_colours_of_lines_and_of_their_labels_have_their_contrasts():
+    assert min(map(contrast_on_white, [*report.sequence_colours(7), *report.COLOURS])) >= 3
+    fig, ax = plt.subplots()
+    for colour in ("yellow", "#bbbbbb", report.COLOURS[1], report.sequence_colours(2)[0]):
+        assert contrast_on_white(colour) < 4.5
+        report.label_line(ax, 2, 0.2, "line", colour)
+    report.label_line(ax, 2, 0.2, "line", "#404040")  # dark enough as it is
+    inks = [text.get_color() for text in ax.texts]
+    plt.close(fig)
+    assert all(contrast_on_white(ink) >= 4.5 for ink in inks)
+    assert mpl.colors.to_hex(inks[-1]) == "#404040"
+
+
+def test_lines_bands_and_ceilings_are_where_they_are_said_to_be():
+    fig, ax = plt.subplots()
+    report.draw_ceiling(ax, 0.6, "ceiling")
+    report.draw_band(ax, [1, 2], [0.1, 0.2], [0.05, 0.05], report.COLOURS[0])
+    report.label_line(ax, 2, 0.2, "line", report.COLOURS[0])
+    ceiling, mean = (line.get_ydata() for line in ax.lines)
+    plt.close(fig)
+    assert list(ceiling) == [0.6, 0.6] and list(mean) == [0.1, 0.2]
+    assert [text.xy for text in ax.texts] == [(0.01, 0.6), (2, 0.2)]
+
+
+def test_a_chapter_begins_with_one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with mpl.rc_context():
+            report.setup()
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_the_ledger_is_sorted_whatever_the_order_of_the_claims():
+    for name in ("c", "a", "b"):
+        report.claim(**BASE | {"id": f"barrier/{name}"})
+    assert [row["id"] for row in report.read_ledger()] == ["barrier/a", "barrier/b", "barrier/c"]

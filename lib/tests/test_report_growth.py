@@ -71,3 +71,55 @@ def test_bad_fits_are_refused():
         report.crossing([1.0, 2.0, 4.0], [1.0, 0.5, 0.25], [0.1, 0.1, 0.1], 0.01, degree=1)
     with pytest.raises(ValueError, match="positive"):
         report.crossing([1.0, 2.0, 4.0], [1.0, 0.5, -0.25], [0.1, 0.1, 0.1], 0.4, degree=1)
+
+
+def test_errors_and_interval_are_their_formulas():
+    n, values = np.array([4.0, 8, 16, 32, 64, 128]), np.array([1.0, 2.5, 2.7, 4.4, 4.1, 7.0])
+    fit = report.fit_growth("a + b log n", n, values, 4)
+    x, relative = np.log(n), fit.prediction / values - 1
+    slope, intercept = np.polyfit(x[:4], values[:4], 1)
+    residuals = values[:4] - intercept - slope * x[:4]
+    error = np.sqrt((residuals**2).sum() / 2 / ((x[:4] - x[:4].mean()) ** 2).sum())  # 4 points, 2 coefficients
+    half = stats.t.isf(0.025, 2) * error
+    assert fit.b_interval == pytest.approx((slope - half, slope + half))
+    assert fit.prediction == pytest.approx(intercept + slope * x)
+    assert fit.inside_error == pytest.approx(np.sqrt((relative[:4] ** 2).mean()))
+    assert fit.outside_error == pytest.approx(np.sqrt((relative[4:] ** 2).mean()))
+
+
+@pytest.mark.parametrize("degree, log_values, expected", [
+    (2, lambda x: 1 - (x - 1) ** 2, 2),  # rises through 0 at 0, and falls through it at 2
+    (2, lambda x: (x - 1) ** 2 - 1, 0),  # falls at 0, and rises at 2
+    (3, lambda x: -x * (x - 1) * (x - 2), 2),  # falls at 0 and at 2: the last counts
+])  # fmt: skip
+def test_the_last_crossing_of_a_falling_curve_counts(degree, log_values, expected):
+    x = np.linspace(-0.5, 2.5, 7)
+    values = 3 * np.exp(log_values(x))
+    found, _ = report.crossing(np.exp(x), values, 0.01 * values, 3.0, degree)
+    assert found == pytest.approx(np.exp(expected))
+    if degree == 2:
+        assert report.crossing(np.exp(x), values, 0.01 * values, 3.0)[0] == pytest.approx(found)
+
+
+def test_points_count_with_their_own_errors():
+    d_h = np.array([4.0, 8, 16, 32, 64])
+    values, errors = 1 / d_h, np.array([1.0, 1, 1, 1, 1e4]) * 1e-6
+    values[-1] *= 3  # off, and known badly
+    assert report.crossing(d_h, values, errors, 0.1, degree=1)[0] == pytest.approx(10, rel=1e-3)
+    relative = np.array([1e-6, 1e-6, 1e-6, 1e-6, 1.0])
+    assert report.crossing(d_h, 1e3 * values, relative * 1e3 * values, 1e2, degree=1)[0] == pytest.approx(10, rel=1e-3)
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda: report.fit_growth("a + b n", [2, 4, 8, 16], [1.0, 2.0, 3.0, 4.0], 3), "n must increase from at least 3"),
+    (lambda: report.fit_growth("a + b n", [4, 8, 8, 16], [1.0, 2.0, 3.0, 4.0], 3), "n must increase from at least 3"),
+    (lambda: report.fit_growth("a + b n", [4, 8, 16, 32], [1.0, 2.0, 3.0, 4.0], 2), "fitted must be at least 3"),
+    (lambda: report.fit_growth("a + b n", [4, 8, 16, np.inf], [1.0, 2.0, 3.0, 4.0], 3), "n must increase"),
+    (lambda: report.crossing([1.0, 2.0], [2.0, 1.0], [0.1, 0.1], 1.5), "vectors of more than 2 numbers"),
+    (lambda: report.crossing([1.0, 2.0, 4.0], [4.0, 2.0, 1.0], [0.1, 0.1, 0.1], 1.5, 3), "vectors of more than 3"),
+    (lambda: report.crossing([1.0, 2.0, 4.0], [4.0, 2.0, 1.0], [0.1, 0.0, 0.1], 1.5), "errors must be positive"),
+    (lambda: report.crossing([1.0, 2.0, 4.0], [1.0, 0.5, 0.25], [0.1, 0.1, 0.1], 2.0, 1), "level must be crossed"),
+])  # fmt: skip
+def test_what_cannot_be_fitted_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -36,3 +36,20 @@ def test_squares_and_rings():
 def test_the_figure_grows_with_the_model():
     small, large = (report.heads_figure_size(frame().assign(head=lambda f, k=k: f["head"] * k)) for k in (1, 12))
     assert large[0] > small[0] and large[1] == small[1]
+
+
+def test_a_rank_at_its_bound_has_no_ring_and_the_bar_and_the_scale_are_as_asked():
+    fig, ax = plt.subplots()
+    report.draw_heads(ax, frame().assign(bound=[6.0, 5.0, 6.5, 9.0, 1.0]), vmax=0.5, colour_bar=False)
+    (rings,) = ax.lines
+    assert list(zip(*rings.get_data(), strict=True)) == [(2, 1)]
+    assert ax.images[0].get_clim() == (0, 0.5) and fig.axes == [ax]
+    report.draw_heads(ax, frame())
+    assert ax.images[1].get_clim() == (0, 1) and len(fig.axes) == 2
+    plt.close(fig)
+
+
+def test_the_figure_grows_in_height_with_the_layers():
+    layers = pd.concat([frame().assign(layer=f"{i}") for i in range(20)])
+    few, many = report.heads_figure_size(frame()), report.heads_figure_size(layers)
+    assert many[1] > few[1] and many[0] == few[0]

@@ -40,3 +40,16 @@ def test_bad_joins():
         join(LEFT, RIGHT, ["n"], names=NAMES, missing="keep")
     with pytest.raises(TypeError, match="names"):  # or the message could not say which table lacks a row
         join(LEFT, RIGHT, ["n", "d_h"])
+
+
+@pytest.mark.parametrize("rows, shown", [(3, "n = 0; n = 1; n = 2; add"), (4, "n = 0; n = 1; n = 2, ...; add")])
+def test_three_missing_rows_are_shown_each_once(rows, shown):
+    left = pd.DataFrame({"n": [*range(rows), *range(rows)], "seed": 0})
+    with pytest.raises(ValueError, match=f"b lacks {rows} of the rows of a: {shown}"):
+        join(left, pd.DataFrame({"n": [9], "bound": [1.0]}), ["n"], names=("a", "b"))
+
+
+def test_rows_with_the_same_keys_and_other_values_are_refused():
+    twice = pd.DataFrame({"n": [16, 16], "bound": [5.0, 6.0]})
+    with pytest.raises(ValueError, match="bounds has several rows for the same n"):
+        join(LEFT, twice, ["n"], names=("own", "bounds"), missing="drop")

@@ -53,3 +53,17 @@ def test_bernstein_margin_is_its_formula_and_holds_for_a_skewed_law():
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_rates_are_one_in_a_million_by_default():
+    assert report.bernstein_margin(0.2, 50, 5) == report.bernstein_margin(0.2, 50, 5, false_alarm=1e-6)
+    assert report.student_margin(0.2, 50) == report.student_margin(0.2, 50, false_alarm=1e-6)
+    assert report.bernstein_margin(0.0, 50, 0.0) == 0  # samples that cannot differ
+
+
+@pytest.mark.parametrize("margin", [report.student_margin, lambda *a, **k: report.bernstein_margin(*a, 1.0, **k)])
+def test_no_rate_and_one_sample_have_no_margin(margin):
+    with pytest.raises(ValueError, match="false_alarm must be greater than 0"):
+        margin(1.0, 5, false_alarm=0.0)
+    with pytest.raises(ValueError, match="samples must be at least 2"):
+        margin(1.0, [5, 1.5])

@@ -65,3 +65,13 @@ def test_truth_values_are_words_and_no_zero_has_a_sign():
 def test_decimals_are_whole_numbers(digits, message):
     with pytest.raises(ValueError, match=message):
         report.table(pd.DataFrame({"x": [1.0]}), digits=digits)
+
+
+def test_three_decimals_where_nothing_else_is_said():
+    frame = pd.DataFrame({"a": [0.12345], "b": [0.12345], "n": [1234]})
+    assert report.table(frame).frame.to_dict("list") == {"a": ["0.123"], "b": ["0.123"], "n": ["1,234"]}
+    assert report.table(frame, digits={"b": 1}).frame.to_dict("list") == {"a": ["0.123"], "b": ["0.1"], "n": ["1,234"]}
+
+
+def test_a_table_without_a_caption_has_none():
+    assert "table-caption" not in report.table(FRAME)._repr_mimebundle_()["text/html"]
