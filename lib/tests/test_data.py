@@ -122,6 +122,11 @@ def test_rows_are_distinct_and_in_range(total, share, seed):
     assert rows.min() >= 0 and rows.max() < total
 
 
+def test_rows_are_drawn_in_random_order():
+    rows = data._rows(1000, 100, generator()).tolist()
+    assert rows != sorted(rows) and rows != data._rows(1000, 100, generator(1)).tolist()
+
+
 @pytest.mark.parametrize("place", ["name", "configuration", "itself", "itself/configuration"])
 @pytest.mark.parametrize("file", ["train-00000-of-00001.parquet", "train.parquet"])
 def test_places_of_the_files(tmp_path, monkeypatch, place, file):
@@ -137,7 +142,8 @@ def test_other_configurations_and_splits_are_left_alone(folder):
     path, _ = folder
     (path / "svhn" / "full_numbers").mkdir()
     (path / "svhn" / "full_numbers" / "train-00000-of-00001.parquet").write_bytes(b"not parquet")
-    (path / "svhn" / "extra-00000-of-00001.parquet").write_bytes(b"not parquet")
+    for other in ("extra-00000-of-00001", "train_extra", "trainer"):
+        (path / "svhn" / f"{other}.parquet").write_bytes(b"not parquet")
     assert len(data.load("svhn", folder=path)) == 10
 
 
@@ -160,6 +166,31 @@ def test_nothing_is_written_beside_the_data(folder):
     data.load("cifar10", folder=path)
     data.images("cifar10", folder=path)
     assert sorted(path.rglob("*")) == before
+
+
+def test_the_folder_of_the_set_goes_before_the_folder_itself_and_a_tilde_is_home(folder, monkeypatch):
+    path, _ = folder
+    (path / "train-00000-of-00001.parquet").write_bytes(b"not parquet")
+    for variable in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(variable, str(path.parent))
+    assert len(data.load("imdb", folder=f"~/{path.name}")) == 6
+
+
+def test_shards_are_in_the_order_of_their_names_and_their_first_rows_are_theirs(tmp_path, monkeypatch):
+    labels, glob = LABELS["cifar10"], Path.glob
+    set_counts(monkeypatch, "cifar10", labels)
+    table, _ = table_of("cifar10", "train", labels)
+    paths = [tmp_path / f"train-0000{shard}-of-00002.parquet" for shard in range(2)]
+    for path, rows in zip(paths, (range(6), range(6, 11)), strict=True):
+        table.select(rows).to_parquet(path)
+    for order in (1, -1):  # of the disk
+        monkeypatch.setattr(Path, "glob", lambda self, pattern, order=order: sorted(glob(self, pattern))[::order])
+        assert data.images("cifar10", folder=tmp_path)[1].tolist() == labels
+    column = pq.read_table(paths[1])["img"].to_pylist()
+    column[0]["bytes"] = b""
+    rewrite(paths[1], img=pa.array(column))
+    with pytest.raises(ValueError, match=re.escape(str(paths[1])) + ": the image in row 0 does not decode"):
+        data.images("cifar10", folder=tmp_path)
 
 
 def test_shards_keep_their_order_and_errors_name_the_right_one(tmp_path, monkeypatch):
@@ -211,6 +242,16 @@ def test_more_rows_than_the_official_set_is_an_error(folder):
         data.load("imdb", folder=path)
 
 
+def test_one_row_more_or_less_is_said_of_the_right_class(folder, monkeypatch):
+    path, _ = folder  # three rows of each class
+    monkeypatch.setitem(data.SOURCES, "imdb", replace(data.SOURCES["imdb"], counts={"train": (3, 2), "test": (3, 3)}))
+    with pytest.raises(ValueError, match="imdb has 3 rows of class 1 in imdb train; the official set has 2"):
+        data.load("imdb", folder=path)
+    monkeypatch.setitem(data.SOURCES, "imdb", replace(data.SOURCES["imdb"], counts={"train": (4, 5), "test": (3, 3)}))
+    with pytest.warns(UserWarning, match="3 rows are missing: 1 to 2 of each of 2 classes\\."):
+        data.load("imdb", folder=path)
+
+
 # Bad arguments
 
 
@@ -231,6 +272,7 @@ def test_more_rows_than_the_official_set_is_an_error(folder):
         (lambda path: data.load("cifar10", folder=""), "folder must be None or name a folder, got ''"),
         (lambda path: data.load("cifar10", revision=3), "revision must be None or name a revision, got 3"),
         (lambda path: data.load("digits", folder=path), "folder and revision must be None for digits"),
+        (lambda path: data.load("digits", revision="main"), "folder and revision must be None for digits"),
         (lambda path: docstrings.load("validation"), "split must be one of test, train; got 'validation'"),
     ],
 )

@@ -122,3 +122,11 @@ def test_long_strings_and_binaries_are_accepted(folder):
     large = pa.struct({"path": pa.string(), "bytes": pa.large_binary()})
     rewrite(one_file(path), img=pa.array(IMAGES.to_pylist(), large))
     assert data.load("cifar10", folder=path)[0]["image"].size == (32, 32)
+
+
+def test_grey_pictures_in_a_set_of_colours_have_three_equal_channels(folder):
+    path, _ = folder
+    grey = pixels_of("cifar10", 11)[..., 0]
+    rewrite(one_file(path), img=pa.array([{"bytes": encoded(one, "PNG"), "path": None} for one in grey]))
+    values, _ = data.pixels("cifar10", folder=path)
+    assert np.array_equal(values.numpy(), np.repeat(grey[:, None], 3, axis=1))
