@@ -45,3 +45,52 @@ def test_good_tensors_and_generators_come_back_unchanged():
 def test_a_generator_on_a_gpu_is_refused():
     with pytest.raises(ValueError, match="^generator must be on the CPU"):
         _check.generator("generator", torch.Generator("cuda"))
+
+
+def test_whole_numbers_of_every_kind_come_back_as_int_up_to_the_largest():
+    for value in (4, 4.0, np.float32(4), np.float64(4), np.int64(4)):
+        number = _check.whole("n", value, minimum=4, maximum=4)
+        assert number == 4 and type(number) is int
+    for value, message in [
+        (5, "n must be at most 4, got 5"),
+        (3.0, "n must be at least 4, got 3"),
+        (4.5, r"n must be an integer, got 4\.5"),
+        (True, "n must be an integer, got True"),
+        (10**400, "n must be at most 4, got one of 401 digits"),
+    ]:
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            _check.whole("n", value, minimum=4, maximum=4)
+
+
+def test_integers_beyond_floats_are_no_real_numbers():
+    with pytest.raises(ValueError, match="^tol must be a finite number, got 1000"):
+        _check.real("tol", 10**400)
+
+
+def test_truth_values_of_numpy_are_truth_values():
+    assert _check.flag("causal", np.bool_(True)) is True
+    with pytest.raises(ValueError, match="^causal must be True or False, got 1$"):
+        _check.flag("causal", 1)
+
+
+def test_an_array_is_shown_by_its_shape_and_the_way_to_a_number_if_it_has_one():
+    for value, shown in [
+        (np.ones((1, 1)), r"ndarray of shape \(1, 1\); its \.item\(\) is a number"),
+        (torch.ones(2), r"Tensor of shape \(2,\)"),
+        (np.ones((0, 3)), r"ndarray of shape \(0, 3\)"),
+    ]:
+        with pytest.raises(ValueError, match=f"^tol must be a finite number, got {shown}$"):
+            _check.real("tol", value)
+
+
+def test_one_nan_among_numbers_and_infinities_is_said():
+    a = torch.tensor([1.0, math.inf, math.nan])
+    for value, found in ((a, "NaN"), (a[:2], "infinite values")):
+        with pytest.raises(ValueError, match=rf"^a must be finite, got {found} in a tensor of shape "):
+            _check.finite("a", value)
+
+
+def test_tensors_of_two_devices_are_told_apart():
+    _check.same_dtype_and_device(q=torch.ones(1), k=torch.ones(2))
+    with pytest.raises(ValueError, match="^q and k must share dtype and device, got torch.float32 on cpu, .* on meta"):
+        _check.same_dtype_and_device(q=torch.ones(1), k=torch.ones(1, device="meta"))

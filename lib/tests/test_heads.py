@@ -180,3 +180,34 @@ def test_a_layout_that_few_models_have_is_said(shape, remedy):
     assert [w.category for w in caught] == [LayoutWarning] * bool(remedy)
     silence = "; if it is meant, warnings.simplefilter('ignore', attnrank.LayoutWarning)"
     assert not remedy or f"give {remedy}, and k likewise{silence}" in str(caught[0].message)
+
+
+def test_an_attention_matrix_of_a_half_format_is_refused_and_a_single_token_is_none():
+    q, k = heads(2, 9, 4)
+    a = attention(q, k).to(torch.bfloat16)  # its rows add up to 1 up to 2^-9
+    assert ((a.double().sum(-1) - 1).abs() > 1e-5).any()
+    with pytest.raises(ValueError, match="hardmax_rank_of takes attention matrices"):
+        head_ranks(a, a)
+    token = torch.tensor([[0.999]])
+    assert head_ranks(token, token).hardmax_rank.tolist() == [1]
+
+
+@pytest.mark.parametrize("shape, warned", [
+    ((17, 16, 8), True), ((16, 4, 8), False), ((17, 17, 8), False),  # heads of tokens
+    ((17, 2, 16, 8), True), ((16, 2, 16, 8), False), ((17, 2, 17, 8), False),  # batches
+    ((2, 4, 20, 257), True), ((2, 4, 20, 256), False), ((4, 20, 257), True),  # dimensions of a head
+])  # fmt: skip
+def test_layouts_are_doubted_from_a_size_on(shape, warned):
+    q, k = heads(*shape)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        head_ranks(q, k)
+    assert [w.filename for w in caught] == [__file__] * warned  # the line that called
+
+
+def test_shares_are_of_the_queries():
+    q, _ = heads(9, 2)
+    _, k = heads(3, 2, seed=1)
+    table = head_ranks(q, k)
+    assert table.hardmax_rank[0] == counted(q, k) and table.share[0] == counted(q, k) / 9
+    assert table.barrier[0] == theory.occupancy_bound(9, 3) and math.isnan(table.bound[0])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from attnrank import effective_rank, hardmax_rank, numerical_rank, singular_values, stable_rank
 from attnrank.ranks import certified_rank
 from attnrank.ranks._context import EIGHT_BITS, one_thread
-from attnrank.ranks._inertia import _positive_pivots
+from attnrank.ranks._inertia import DROPPED_FROM_EIGENVALUES, DROPPED_SHARES, _positive_pivots
 from spectra_cases import (
     DTYPES,
     MATRICES,
@@ -261,3 +261,22 @@ def test_pivots_count_positive_eigenvalues_and_bound_their_own_error(order):
         l, d, _ = scipy.linalg.ldl(h)
         assert np.linalg.norm(l @ d @ l.T - h) < bound.item() < 1e-7 * np.linalg.norm(h)
     assert _positive_pivots(torch.zeros(1, order, order).double())[1].isinf()  # singular: no count is certain
+
+
+def test_columns_too_small_to_be_multiplied_count_where_they_tip_the_balance():
+    """They raise a singular value just below the tolerance, or the largest one, which a relative tolerance follows."""
+    one, two, s = *torch.eye(4, dtype=torch.float64)[:2], 2.0**-4.5
+    raised = torch.stack([(1 - 1e-4) * one, s * one], 1)
+    assert s**2 < DROPPED_SHARES[0] and counted(raised, 1.0) == 1 and counted(raised[:, :1], 1.0) == 0
+    s = 2.0**-6.5
+    assert s**2 < DROPPED_FROM_EIGENVALUES / 4
+    raised = torch.stack([one, 0.5 * (1 - 1e-4) * two, s * two], 1)
+    assert counted(raised, 0.5, relative=True) == 2 and counted(raised[:, :2], 0.5, relative=True) == 1
+    largest = torch.stack([one, s * one, 0.5 * (1 + 2e-5) * two], 1)
+    assert counted(largest, 0.5, relative=True) == 1 and counted(largest[:, ::2], 0.5, relative=True) == 2
+
+
+def test_every_8_bit_format_with_a_sign_and_a_zero_is_known():
+    assert {getattr(torch, name) for name in dir(torch) if name.startswith("float8_e") and "e8m0" not in name} == {
+        *EIGHT_BITS
+    }

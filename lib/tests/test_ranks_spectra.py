@@ -236,3 +236,15 @@ def test_stable_and_effective_rank_do_not_depend_on_the_scale(function, scale):
     a[0] = 2.0
     assert function(scale * a).item() == pytest.approx(function(a).item(), rel=1e-12)
     assert torch.isfinite(singular_values(1e300 * a)).all()
+
+
+@both_ways
+@pytest.mark.parametrize("scale", [1e-300, 1.0, 1e300])
+def test_a_matrix_of_negative_numbers_has_the_rank_of_its_opposite(scale, rank_of):
+    a = scale * torch.tensor(abs(MATRICES["tall"]))
+    sigma = torch.linalg.svdvals(a / scale)
+    for tol, expected in ((sigma[:2].mean(), 1), (sigma[1:3].mean(), 2), (sigma[-1] / 2, 5)):
+        assert rank_of(-a, tol.item() * scale) == rank_of(a, tol.item() * scale) == expected
+        relative = (tol / sigma[0]).item()
+        assert rank_of(-a, relative, relative=True) == rank_of(a, relative, relative=True) == expected
+    assert rank_of(-a, 0.0, relative=True) == rank_of(a, 0.0, relative=True) == 5

@@ -165,6 +165,15 @@ def test_temperatures_and_quotients_beyond_the_dtype(dtype, temperature, q, k):
         assert a.dtype == dtype and a[0].tolist() == pytest.approx([LOGISTIC, 1 - LOGISTIC], abs=rounding)
 
 
+def test_quotients_that_lose_digits_are_not_multiplied_with_long_keys():
+    """64 quotients of 1.4 times the least number of float32, which would round them to 1 times it."""
+    temperature = 2.0**40
+    q = torch.full((1, 64), 1.4 * 2.0**-149 * temperature, dtype=torch.float32)
+    k = torch.tensor([[0.0], [8e37]], dtype=torch.float32).expand(2, 64)
+    expected = softmax_reference(q.double(), k.double(), temperature)
+    assert attention(q, k, temperature=temperature).tolist()[0] == pytest.approx(expected[0], abs=1.2e-7)
+
+
 def test_scores_that_the_dtype_holds_are_not_refused_for_a_small_temperature():
     half = attention(numbers([1000.0], dtype=torch.float16), numbers([1e-3], [2e-3], dtype=torch.float16),
                      temperature=1e-2)  # fmt: skip
