@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnrank import effective_rank, hardmax_rank, numerical_rank, singular_values, stable_rank
-from attnrank.ranks import certified_rank
+from attnrank.ranks import _inertia, certified_rank
 from attnrank.ranks._context import EIGHT_BITS, one_thread
-from attnrank.ranks._inertia import DROPPED_FROM_EIGENVALUES, DROPPED_SHARES, _positive_pivots
+from attnrank.ranks._inertia import DROPPED_FROM_EIGENVALUES, DROPPED_SHARES, UNIT, _positive_pivots
 from spectra_cases import (
     DTYPES,
     MATRICES,
@@ -280,3 +280,21 @@ def test_every_8_bit_format_with_a_sign_and_a_zero_is_known():
     assert {getattr(torch, name) for name in dir(torch) if name.startswith("float8_e") and "e8m0" not in name} == {
         *EIGHT_BITS
     }
+
+
+@pytest.mark.parametrize("n", [1000, 4000])
+def test_no_count_is_certain_where_a_backward_stable_svd_could_differ(n):
+    """It may err by 4 n u |a|, and in long columns a product errs by less."""
+    a = torch.zeros(n, 1, dtype=torch.float64)
+    a[0] = 1.0
+    for share, near in ((-3.9, True), (3.9, True), (-30.0, False), (30.0, False)):
+        rank, by_svd = certified_rank(a, 1.0 + share * n * UNIT)
+        assert rank == (share < 0) and by_svd == near
+
+
+def test_no_count_is_certain_that_its_factors_do_not_confirm(monkeypatch):
+    a = torch.tensor(softmax_matrix(64, 96, 8, 0.5))
+    assert not certified_rank(a, 1e-2)[1]
+    monkeypatch.setattr(_inertia, "_positive_pivots", lambda h: (_positive_pivots(h)[0], h.new_ones(h.shape[:-2])))
+    rank, by_svd = certified_rank(a, 1e-2)
+    assert by_svd and rank == (torch.linalg.svdvals(a) >= 1e-2).sum()
