@@ -142,6 +142,18 @@ def test_almost_orthonormal_tokens_have_errors_of_both_signs_and_many_sizes():
     assert not follows(np.abs(error) / 0.01, stats.uniform(-1, 2))
 
 
+def test_almost_orthonormal_tokens_are_numbers_or_refused():
+    refused = 0
+    for epsilon in torch.linspace(0.1, 1.5, 29).tolist():
+        try:
+            x = tokens("almost_orthonormal", 4, 6, generator=seeded(0), epsilon=epsilon)
+        except ValueError as error:
+            refused += "is too large for n = 4" in str(error)
+        else:
+            assert not refused and torch.isfinite(x).all()
+    assert 0 < refused < 29
+
+
 def test_a_single_almost_orthonormal_token_has_norm_one():
     assert np.linalg.norm(draw("almost_orthonormal", 1, 5, 1, epsilon=0.5)) == pytest.approx(1, abs=1e-14)
 
@@ -281,6 +293,15 @@ def test_a_mixture_has_gaussian_clusters_of_the_mean_inner_product(options):
     # A pair of one cluster has the inner product c |m|^2 + noise, |m|^2 being common to the cluster.
     assert abs(inner[within].mean() - c) < stats.norm.isf(FALSE_ALARM / 2) * math.sqrt(2 / d)
     assert abs(inner[~within].mean()) < stats.norm.isf(FALSE_ALARM / 2) / math.sqrt(d)
+
+
+@pytest.mark.parametrize("options", [{}, {"components": 3, "cosine": 0.8}])
+def test_inner_products_of_a_wide_mixture_are_the_cosine_or_nothing(options):
+    """Within 6.3 times sqrt(2 / d), at least their standard deviations; 780 of them: false-alarm rate 1e-6."""
+    c, x = options.get("cosine", 0.5), draw("mixture", 40, 8000, 1, **options)
+    inner = (x @ x.T)[np.triu_indices(40, 1)]
+    assert np.minimum(abs(inner), abs(inner - c)).max() < 0.1
+    assert inner.min() < c / 2 < inner.max() and abs((x**2).sum(-1) - 1).max() < 0.1
 
 
 def test_the_components_of_a_mixture_are_drawn_uniformly():

@@ -81,3 +81,11 @@ BAD = bad_calls(
 @pytest.mark.parametrize(("function", "valid", "bad", "message"), BAD)
 def test_bad_input_is_refused_by_name(function, valid, bad, message):
     assert_refused(function, valid, bad, message)
+
+
+def test_only_heads_that_divide_are_taken_for_groups():
+    q, k = torch.ones(2, 6, 5, 3), torch.ones(2, 4, 5, 3)
+    with pytest.raises(ValueError, match="to use some for several, expand them"):
+        hardmax_rank(q, k)
+    with pytest.raises(ValueError, match=r"for grouped queries pass k\.repeat_interleave\(3, dim=-3\)"):
+        hardmax_rank(q, k[:, :2])
