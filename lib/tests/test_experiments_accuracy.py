@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from filelock import FileLock
 from safetensors import safe_open
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -203,7 +204,7 @@ def test_the_same_row_without_a_folder_and_from_a_folder_of_the_sweep(run, tmp_p
     for folder in (None, tmp_path):
         again = runs.accuracy(**TINY, folder=folder)
         assert again | {"seconds": 0} == row | {"seconds": 0}
-    assert [path.name for path in tmp_path.iterdir()] == [shared_runs.run_file(TINY, tmp_path).name]
+    assert [path.name for path in tmp_path.glob("*.safetensors")] == [shared_runs.run_file(TINY, tmp_path).name]
 
 
 def test_a_stopped_run_is_a_row_with_its_reason(monkeypatch):
@@ -261,6 +262,9 @@ def test_the_command_trains_what_is_missing(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("ATTNRANK_RUNS", raising=False)
     assert command.main(["digits"]) == 1 and "ATTNRANK_RUNS" in capsys.readouterr().err
     monkeypatch.setenv("ATTNRANK_RUNS", str(tmp_path))
+    with FileLock(f"{shared_runs.run_file(TINY, tmp_path)}.lock"):
+        assert command.main(["digits"]) == 0  # another process trains it
+    assert "digits: 1 of 2 runs are finished" in capsys.readouterr().out
     assert command.main(["digits"]) == 0
     assert "digits: 2 of 2 runs are finished" in capsys.readouterr().out
     before = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.safetensors")}

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from safetensors import safe_open
 from safetensors.torch import save_file
 
 from attnrank import training
-from attnrank.training import train
+from attnrank.training import state, train
 from training_cases import CONFIG, RECIPE, double, images, model, same, stopping, weights
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -86,6 +90,78 @@ def test_a_run_that_is_killed_ends_with_the_same_bits(tmp_path):
         assert same({name: file.get_tensor(name) for name in file.keys()}, weights(whole))  # noqa: SIM118
     leftovers = [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]
     assert len(leftovers) <= 2  # a kill in the middle of writing leaves the new file unfinished, and the old one whole
+
+
+HOLD = """
+import sys, filelock
+lock = filelock.FileLock(sys.argv[1])
+lock.acquire()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path):
+    """And leaves file and weights alone: the same call goes through then."""
+    path, net = tmp_path.resolve() / "run.safetensors", model()
+    with pytest.raises(KeyboardInterrupt):
+        train(model(), stopping(double(images()), 6), RECIPE, seed=1, checkpoint=path)
+    before = path.read_bytes(), weights(net)
+    job = [sys.executable, "-c", HOLD, f"{path}.lock"]
+    with subprocess.Popen(job, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
+        try:
+            assert first.stdout.readline().strip() == b"held"
+            shown = f"{path}: another process trains this run; wait until it has ended, or name another checkpoint"
+            with pytest.raises(RuntimeError, match=f"^{re.escape(shown)}$"):
+                train(net, double(images()), RECIPE, seed=1, checkpoint=path)
+        finally:
+            first.kill()
+    assert path.read_bytes() == before[0] and same(weights(net), before[1])
+    assert train(net, double(images()), RECIPE, seed=1, checkpoint=path).sessions == 2
+
+
+def test_a_run_is_locked_from_its_first_step_to_its_last(tmp_path):
+    """Against another thread, which has to take the lock by itself; a run that is interrupted lets go of it."""
+    path, refused = tmp_path / "run.safetensors", []
+
+    def try_too(entry):
+        if entry["epoch"] == RECIPE.epochs:
+            return  # it is finished, and read
+        with ThreadPoolExecutor(1) as other, pytest.raises(RuntimeError, match="another process trains this run"):
+            other.submit(train, model(), double(images()), RECIPE, seed=1, checkpoint=path).result()
+        refused.append(entry["epoch"])
+
+    with pytest.raises(KeyboardInterrupt):
+        train(model(), stopping(double(images()), 6), RECIPE, seed=1, checkpoint=path, progress=try_too)
+    train(model(), double(images()), RECIPE, seed=1, checkpoint=path, progress=try_too)
+    assert refused == [0, 1, 2]
+
+
+def test_a_finished_run_is_read_whoever_holds_the_lock(tmp_path):
+    """Tables of its epochs are made of it by several processes at once, and out of folders that are read only."""
+    path = tmp_path / "run.safetensors"
+    run = train(model(), double(images()), RECIPE, seed=1, checkpoint=path)
+    before = path.read_bytes()
+    with FileLock(f"{path}.lock"):
+        assert train(model(), double(images()), RECIPE, seed=1, checkpoint=path).epochs == run.epochs
+    (tmp_path / "run.safetensors.lock").unlink(missing_ok=True)
+    train(model(), double(images()), RECIPE, seed=1, checkpoint=path)
+    assert os.listdir(tmp_path) == ["run.safetensors"] and path.read_bytes() == before
+
+
+def test_what_another_process_did_until_the_lock_was_free_is_not_done_again(tmp_path, monkeypatch):
+    path, other = tmp_path / "run.safetensors", tmp_path / "other.safetensors"
+    whole = train(model(), double(images()), RECIPE, seed=1, checkpoint=other)
+    held = state.files.held
+
+    @contextmanager
+    def late(path):
+        other.replace(path)
+        with held(path):
+            yield
+
+    monkeypatch.setattr(state.files, "held", late)
+    assert train(model(), stopping(double(images()), 0), RECIPE, seed=1, checkpoint=path).epochs == whole.epochs
 
 
 def apart(first, second) -> float:
@@ -262,7 +338,7 @@ def test_checkpoints_are_safetensors_and_json(tmp_path):
         for name, value in net.state_dict().items():
             np.testing.assert_array_equal(file.get_tensor(f"model.{name}"), value.numpy())
     assert record["run"]["recipe"]["epochs"] == 3 and len(record["progress"]["epochs"]) == 4
-    assert sorted(os.listdir(tmp_path)) == ["run.safetensors"]
+    assert [name for name in os.listdir(tmp_path) if not name.endswith(".lock")] == ["run.safetensors"]
 
 
 def test_device_and_threads_are_those_of_the_training(tmp_path):

@@ -1,7 +1,8 @@
 """One file with the weights, the memories of the optimiser and the history of a run: safetensors, with JSON inside.
 
 The file is replaced in one step, so that a process that is killed leaves the old one or the new one. A checksum over
-everything in it is stored with it, and so is what run it belongs to.
+everything in it is stored with it, and so is what run it belongs to. Who writes it holds a lock beside it, NAME.lock,
+that the operating system frees when a process ends, however it ends; the empty file may stay.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from attnrank._files import replace
@@ -76,6 +79,27 @@ def load(
     if other := _differences({name: stored[name] for name in wanted}, wanted):
         _refuse(path, f"it belongs to another run: {other}")
     return tensors, record
+
+
+def lock_of(path: str | Path) -> FileLock:
+    """The lock of a checkpoint: one object in a process, which may take it again where it has it already."""
+    return FileLock(f"{Path(path).resolve()}.lock", is_singleton=True)
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Hold the lock of a checkpoint; RuntimeError where another process, or another thread, has it."""
+    lock = lock_of(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise RuntimeError(
+            f"{path}: another process trains this run; wait until it has ended, or name another checkpoint"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _require_safetensors() -> None:

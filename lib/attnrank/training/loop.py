@@ -53,7 +53,8 @@ def train(
     checkpoint : a file that is written after each epoch and every ``checkpoint_seconds``, and from which the run goes
         on if it is there; ``model`` is then what it was before training, drawn again, or the model of a call that was
         interrupted in this process. A run that was killed at any moment ends with the bits of an uninterrupted one, in
-        float64 on a CPU with the same number of threads; elsewhere to rounding, which training amplifies.
+        float64 on a CPU with the same number of threads; elsewhere to rounding, which training amplifies. A file beside
+        it, with .lock behind its name, is locked meanwhile: a run that is not finished is trained by one process.
     progress : called with the entry of each epoch.
     started : called once with the `Run`, which fills as training goes on: what there is of a run that is stopped.
 
@@ -63,6 +64,7 @@ def train(
         epoch, the step size, and which step the checkpoint is of. It stays as it was written last, before that.
     ValueError : bad argument; a checkpoint that is damaged or of another run: other initial weights, recipe, seed,
         data or probe.
+    RuntimeError : another process, or another thread, trains to this checkpoint. The weights are left as they were.
     """
     seed = _check.integer("seed", seed, minimum=0)
     device = torch.device(device)
@@ -72,16 +74,7 @@ def train(
     path = None if checkpoint is None else Path(checkpoint).resolve()
     details = {} if path is None else identity.details(model, source, probe, path)
     state = State(model, optimizer, identity.of_run(model, source, recipe, seed), details, path, checkpoint_seconds)
-    state.resume()
-    if path is not None:
-        identity.remember(model, path, details)
-    run = state.run
     total, steps = recipe.epochs * source.steps(recipe.batch), source.steps(recipe.batch)
-    if run.steps < total or not run.epochs:  # else there is nothing left to do: the run was made elsewhere
-        run.device = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-        run.threads = torch.get_num_threads()
-    if started is not None:
-        started(run)
     stream = sys.stderr
     shown = stream is sys.__stderr__ and stream is not None and stream.isatty()
 
@@ -89,34 +82,42 @@ def train(
         tested = source.test(model)
         _require_finite(tested, f"epoch {entry['epoch']}, at the step size {entry['rate']:.3g}", state.kept)
         ranks = {} if probe is None else {"ranks": attention_ranks(model, probe)}
-        run.epochs.append(entry | tested | ranks)
+        state.run.epochs.append(entry | tested | ranks)
         state.save()
         if progress is not None:
-            progress(run.epochs[-1])
+            progress(state.run.epochs[-1])
 
-    if not run.epochs:
-        close_epoch({"epoch": 0, "rate": 0.0, "train_loss": None, "train_accuracy": None})
-    with tqdm(total=total, initial=run.steps, desc=label, unit="step", disable=not shown) as bar:
-        while run.steps < total:
-            epoch, step = divmod(run.steps, steps)
-            inputs, targets = source.batch(seed, epoch, step, recipe.batch)
-            rate = learning_rate(run.steps, total, recipe)
-            where = f"epoch {epoch + 1}, step {step}"
-            with _randomness(device, seed, epoch, step):
-                loss, right = _step(model, optimizer, recipe, rate, inputs, targets, where, state.kept)
-            state.count(loss, right, targets.numel())
-            run.steps += 1
-            if shown:
-                speed = len(inputs) * (bar.format_dict["rate"] or 0.0)
-                bar.set_postfix_str(f"loss {state.loss:.3f}, accuracy {state.accuracy:.3f}, {speed:.0f} inputs/s",
-                                    refresh=False)
-            bar.update()
-            if step == steps - 1:
-                entry = {"epoch": epoch + 1, "rate": rate, "train_loss": state.loss, "train_accuracy": state.accuracy}
-                state.reset()
-                close_epoch(entry)
-            else:
-                state.save_if_due()
+    with state.resumed(total) as run:
+        if path is not None:
+            identity.remember(model, path, details)
+        if run.steps < total or not run.epochs:  # else there is nothing left to do: the run was made elsewhere
+            run.device = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+            run.threads = torch.get_num_threads()
+        if started is not None:
+            started(run)
+        if not run.epochs:
+            close_epoch({"epoch": 0, "rate": 0.0, "train_loss": None, "train_accuracy": None})
+        with tqdm(total=total, initial=run.steps, desc=label, unit="step", disable=not shown) as bar:
+            while run.steps < total:
+                epoch, step = divmod(run.steps, steps)
+                inputs, targets = source.batch(seed, epoch, step, recipe.batch)
+                rate = learning_rate(run.steps, total, recipe)
+                where = f"epoch {epoch + 1}, step {step}"
+                with _randomness(device, seed, epoch, step):
+                    loss, right = _step(model, optimizer, recipe, rate, inputs, targets, where, state.kept)
+                state.count(loss, right, targets.numel())
+                run.steps += 1
+                if shown:
+                    speed = len(inputs) * (bar.format_dict["rate"] or 0.0)
+                    bar.set_postfix_str(f"loss {state.loss:.3f}, accuracy {state.accuracy:.3f}, {speed:.0f} inputs/s",
+                                        refresh=False)
+                bar.update()
+                if step == steps - 1:
+                    means = {"train_loss": state.loss, "train_accuracy": state.accuracy}
+                    state.reset()
+                    close_epoch({"epoch": epoch + 1, "rate": rate} | means)
+                else:
+                    state.save_if_due()
     return run
 
 

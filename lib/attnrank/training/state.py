@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from attnrank import _check
 from attnrank.training import checkpoint as files
@@ -96,11 +98,30 @@ class State:
     def _note_step(self) -> None:
         self.kept = f"; the checkpoint has the weights after {self.run.steps} steps"
 
-    def resume(self) -> None:
-        """Go on from the file, if there is one."""
-        if self.path is None or not self.path.exists():
+    @contextmanager
+    def resumed(self, total: int) -> Iterator[Run]:
+        """The run as it goes on from the file, if there is one; until it has made ``total`` steps its lock is held.
+
+        One that is finished is only read, by as many processes as like. RuntimeError while another one trains it.
+        """
+        found = self._stored()
+        if self.path is None or found is not None and found[1]["progress"]["steps"] >= total:
+            self._take(found)
+            yield self.run
             return
-        tensors, record = files.load(self.path, run=self.identity, details=self.details)
+        with files.held(self.path):
+            self._take(self._stored())  # as it is now that no other process goes on with it
+            yield self.run
+
+    def _stored(self) -> tuple[dict[str, Tensor], dict] | None:
+        if self.path is None or not self.path.exists():
+            return None
+        return files.load(self.path, run=self.identity, details=self.details)
+
+    def _take(self, found: tuple[dict[str, Tensor], dict] | None) -> None:
+        if found is None:
+            return
+        tensors, record = found
         weights = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
         self.model.load_state_dict(weights)
         parameters = dict(self.model.named_parameters())

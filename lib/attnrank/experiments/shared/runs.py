@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 from torch import nn
 
 from attnrank import _check
 from attnrank.sweep import Setting
 from attnrank.training import ENDING, NonFiniteLoss, Recipe, Run, Source, train
+from attnrank.training.checkpoint import lock_of
 
 #: What is measured of each head of a layer: see :func:`attnrank.training.attention_ranks`.
 RANKS = ("hardmax", "rank_at_tenth", "rank_at_hundredth", "stable")
@@ -80,7 +81,7 @@ def unfinished(
     asked for; those that another process has locked are passed over."""
     for setting in settings:
         path = file(setting)
-        lock = FileLock(f"{path}.lock")
+        lock = lock_of(path)
         try:
             lock.acquire(timeout=0)
         except Timeout:  # another process trains this one
