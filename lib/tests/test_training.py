@@ -29,13 +29,13 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def test_training_is_what_the_recipe_says_step_by_step():
     """Against a loop of torch's own scheduler, optimiser and loss, written without the module."""
-    recipe = replace(RECIPE, clip=0.5, smoothing=0.2, decay=0.3, warmup=0.25, final=0.1)
+    recipe = replace(RECIPE, clip=0.5, smoothing=0.2, decay=0.3, warmup=0.25, final=0.1, beta1=0.8, beta2=0.98)
     ours, other, source = model(), model(), double(images())
     run = train(ours, source, recipe, seed=5)
     matrices = [v for n, v in other.named_parameters() if v.ndim == 2 and n not in ("position", "class_token")]
     others = [v for n, v in other.named_parameters() if v.ndim != 2 or n in ("position", "class_token")]
     groups = [{"params": matrices, "weight_decay": 0.3}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=3e-3)
+    optimizer = torch.optim.AdamW(groups, lr=3e-3, betas=(0.8, 0.98))
     rising = torch.optim.lr_scheduler.LinearLR(optimizer, 1 / 3, 1.0, total_iters=2)
     losses, seen = [], 0
     for step in range(12):
@@ -106,6 +106,12 @@ def test_matrices_decay_and_every_parameter_is_trained(decay):
     assert decay == 0.0 or decayed == expected
 
 
+def test_positions_and_tokens_do_not_decay_in_a_part_of_a_model_either():
+    groups = training.decay_groups(torch.nn.Sequential(model(pool="class")), 0.1)
+    assert [len(group["params"]) for group in groups] == [len(group["params"]) for group in training.decay_groups(
+        model(pool="class"), 0.1)]  # fmt: skip
+
+
 @pytest.mark.parametrize(("device", "dtype", "mixed"), [
     ("cuda", torch.float32, True), ("cuda", torch.float64, False), ("cpu", torch.float32, False),
 ])  # fmt: skip
@@ -159,8 +165,8 @@ def test_non_finite_loss_stops_the_run_and_keeps_what_was_good(bad, tmp_path):
         return x, y
 
     source.batch = spoiled
-    path = tmp_path / "run.safetensors"
-    with pytest.raises(NonFiniteLoss, match=r"epoch 2, step 2, at the step size .*lower .* weights after 4 steps$"):
+    path, size = tmp_path / "run.safetensors", "the loss is (nan|inf)" if bad == "loss" else r"the loss is \d\S* .* inf"
+    with pytest.raises(NonFiniteLoss, match=rf"^{size}.* epoch 2, step 2, at the step size .*lower .* after 4 steps$"):
         train(net, source, RECIPE, seed=0, checkpoint=path, started=runs.append)
     assert [entry["epoch"] for entry in runs[0].epochs] == [0, 1]
     stored, record = training.load(path)

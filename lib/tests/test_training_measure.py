@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnrank import training
@@ -58,6 +59,19 @@ def test_crops_and_mirror_images_by_hand():
     assert training.crop_and_flip(pixels, pad=0, flip=False, generator=torch.Generator()) is pixels
 
 
+def test_every_other_image_is_mirrored():
+    """Of 4,000; a false alarm in a million for another seed."""
+    pixels = torch.tensor([0, 1]).expand(4000, 1, 1, 2)
+    drawn = training.crop_and_flip(pixels, pad=0, flip=True, generator=torch.Generator().manual_seed(0))
+    assert stats.binomtest(int(drawn[..., 0].sum()), 4000, 0.5).pvalue > 1e-6
+
+
+def test_what_images_are_is_said_by_their_sums():
+    source = images(pad=2, flip=False, name="made")
+    sums = [int(x.double().sum()) for x in (source.train_images, source.train_labels, source.test_images)]
+    assert source.describe() == {"name": "made", "train": 50, "test": 30, "sums": sums, "pad": 2, "flip": False}
+
+
 # Ranks and FLOPs
 
 
@@ -88,6 +102,30 @@ def test_attention_ranks_against_hooks_and_numpy(change):
         assert row["stable"] == pytest.approx(((sigma**2).sum(1) / sigma[:, 0] ** 2).mean() / 16)
     for hook in hooks:
         hook.remove()
+
+
+def test_spectra_are_those_of_eight_inputs():
+    """As the tables of ranks say."""
+    net, source = model(), images()
+    x = source.standardised(source.test_images[:9])
+    found = training.attention_ranks(net, x)
+    assert found == training.attention_ranks(net, x, spectra=8)
+    assert all(found != training.attention_ranks(net, x, spectra=spectra) for spectra in (7, 9))
+
+
+def test_ranks_are_those_of_evaluation_and_the_model_is_left_alone():
+    class Noisy(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = model(dtype=torch.float32)
+
+        def queries_keys(self, x, scaled):
+            return self.net.queries_keys(torch.nn.functional.dropout(x, 0.9, self.training), scaled=scaled)
+
+    net, source = Noisy().train(), images()
+    x = source.standardised(source.test_images[:3])
+    assert training.attention_ranks(net, x) == training.attention_ranks(net.net, x)
+    assert net.training and next(net.parameters()).dtype == torch.float32
 
 
 @pytest.mark.parametrize("pool", ["class", "mean", "sequence"])

@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from training_cases import CONFIG, RECIPE, double, images, model, same, stopping
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize("stop", range(0, 12, 3))
+@pytest.mark.parametrize("stop", [0, 3, 4, 9])  # an epoch has four steps
 def test_a_run_that_is_interrupted_ends_with_the_same_bits(stop, tmp_path):
     whole, source = model(), double(images())
     probe = source.standardised(source.test_images[:2])
@@ -40,7 +41,29 @@ def test_a_run_that_is_interrupted_ends_with_the_same_bits(stop, tmp_path):
     assert same(weights(again), weights(whole))
     assert resumed.epochs == complete.epochs and resumed.sessions == 2
     done = train(model(), double(images()), RECIPE, seed=1, probe=probe, checkpoint=path)  # nothing left to do
-    assert done.epochs == complete.epochs and done.seconds >= resumed.seconds
+    assert done.epochs == complete.epochs and done.seconds >= resumed.seconds and done.sessions == 3
+
+
+def test_seconds_are_those_of_all_sessions_and_decide_when_the_file_is_written(tmp_path, monkeypatch):
+    """With a clock that each batch moves on by one: written at step 2, not at 3, and of its time."""
+    now, path = [100.0], tmp_path / "run.safetensors"
+    monkeypatch.setattr(state, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def ticking(source):
+        plain = source.batch
+        source.batch = lambda *arguments: (plain(*arguments), now.append(now.pop() + 1))[0]
+        return source
+
+    with pytest.raises(KeyboardInterrupt):
+        train(model(), ticking(stopping(images(), 3)), RECIPE, seed=1, checkpoint=path, checkpoint_seconds=2)
+    progress = training.load(path)[1]["progress"]
+    assert (progress["steps"], progress["seconds"]) == (2, 2)
+    assert train(model(), ticking(images()), RECIPE, seed=1, checkpoint=path).seconds == 12
+
+
+def test_the_best_epoch_is_the_first_of_several():
+    run = training.Run(epochs=[{"epoch": at, "test_accuracy": x} for at, x in enumerate((0.1, 0.7, 0.6, 0.7))])
+    assert (run.best["epoch"], run.final["epoch"]) == (1, 3)
 
 
 JOB = """
@@ -195,13 +218,16 @@ def test_a_run_that_goes_on_in_float32_ends_within_the_stated_margin(threads, tm
 def test_one_epoch_more_is_another_run(tmp_path):
     path = tmp_path / "run.safetensors"
     train(model(), double(images()), RECIPE, seed=0, checkpoint=path)
-    before = path.read_bytes()
+    before, frozen = path.read_bytes(), model()
+    frozen.classifier.requires_grad_(False)
     for net, recipe, seed, source, shown in (
         (model(), replace(RECIPE, epochs=4), 0, images(), "epochs"),
         (model(), RECIPE, 1, images(), "seed is 0, not 1"),
         (model(), RECIPE, 0, images(49), "data"),
         (model(replace(CONFIG, head_dim=4)), RECIPE, 0, images(), "model"),
         (model(replace(CONFIG, temperature=9.0)), RECIPE, 0, images(), "config"),
+        (model(dtype=torch.float32), RECIPE, 0, images(), "model is .*float64.*, not .*float32"),
+        (frozen, RECIPE, 0, images(), "model is .*, not .* frozen"),
     ):
         with pytest.raises(ValueError, match=f"(?s)another run: .*{shown}.*delete the file"):
             train(net, double(source), recipe, seed=seed, checkpoint=path)
@@ -220,6 +246,7 @@ def permuted(source, *names):
     ("std", "sinusoidal", images(std=(1.0, 50.0))),
     ("sha256", "sinusoidal", permuted(images(), "train_inputs", "train_labels")),
     ("sha256", "sinusoidal", permuted(images(), "test_labels")),
+    ("sha256", "sinusoidal", permuted(images(), "test_inputs")),
     ("buffers", "none", images()),
 ])
 def test_runs_that_no_parameter_and_no_sum_tells_apart_are_refused(shown, positions, source, tmp_path):
@@ -298,7 +325,7 @@ def test_the_model_of_a_call_that_was_interrupted_goes_on(tmp_path):
     assert train(whole, double(images()), RECIPE, seed=1, checkpoint=path).sessions == 2
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "record", "foreign", "text", "empty"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "record", "type", "foreign", "version", "text", "empty"])
 def test_damaged_and_foreign_checkpoints_are_refused(damage, tmp_path):
     path = tmp_path / "run.safetensors"
     training.save(path, {"model.x": torch.arange(6.0)}, {"run": {"seed": 1}})
@@ -310,13 +337,30 @@ def test_damaged_and_foreign_checkpoints_are_refused(damage, tmp_path):
         path.write_bytes({
             "cut": whole[:-3], "flipped": whole[:-2] + bytes([whole[-2] ^ 1]) + whole[-1:], "text": b"not a model",
             "record": whole.replace(b'\\"seed\\": 1', b'\\"seed\\": 2'), "empty": b"",
+            "type": whole.replace(b'"F32"', b'"I32"'), "version": whole.replace(b"training 1", b"training 2"),
         }[damage])  # fmt: skip
     assert path.read_bytes() != whole
-    shown = "not a checkpoint of this package" if damage == "foreign" else "damaged"
+    shown = "not a checkpoint of this package" if damage in ("foreign", "version") else "damaged"
     with pytest.raises(ValueError, match=f"run.safetensors: {shown}.*delete the file to train from the start"):
         training.load(path)
     with pytest.raises(FileNotFoundError, match="no checkpoint"):
         training.load(tmp_path / "other.safetensors")
+
+
+def test_what_cannot_be_written_leaves_the_file_and_nothing_beside_it(tmp_path, monkeypatch):
+    path = tmp_path / "run.safetensors"
+    training.save(path, {"x": torch.zeros(2)}, {"loss": 1.0})
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="JSON"):
+        training.save(path, {"x": torch.ones(2)}, {"loss": float("nan")})
+
+    def full(temporary, path):
+        raise OSError("no space")
+
+    monkeypatch.setattr(training.checkpoint, "replace", full)
+    with pytest.raises(OSError, match="no space"):
+        training.save(path, {"x": torch.ones(2)}, {"loss": 0.5})
+    assert os.listdir(tmp_path) == ["run.safetensors"] and path.read_bytes() == before
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="the system does not say which files are mapped")
@@ -341,9 +385,10 @@ def test_checkpoints_are_safetensors_and_json(tmp_path):
     assert [name for name in os.listdir(tmp_path) if not name.endswith(".lock")] == ["run.safetensors"]
 
 
-def test_device_and_threads_are_those_of_the_training(tmp_path):
+def test_device_and_threads_are_those_of_the_training(tmp_path, monkeypatch):
     """Not of a table that collects a run which is finished; of a session that goes on with it."""
     path = tmp_path / "run.safetensors"
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
     run = train(model(), double(images()), RECIPE, seed=1, checkpoint=path)
     assert (run.device, run.threads) == ("cpu", torch.get_num_threads())
     tensors, record = training.load(path)
@@ -367,9 +412,11 @@ class Dropping(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.net = model()
+        self.net, self.drawn = model(), []
 
     def forward(self, x):
+        if self.training:
+            self.drawn.append(torch.random.initial_seed())
         return torch.nn.functional.dropout(self.net(x), 0.5, self.training)
 
 
@@ -379,7 +426,7 @@ def test_what_a_model_draws_itself_depends_on_seed_and_step_alone(tmp_path):
     whole = Dropping()
     before = torch.get_rng_state()
     train(whole, double(images()), RECIPE, seed=1)
-    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(torch.get_rng_state(), before) and len(set(whole.drawn)) == 12  # each step draws anew
     torch.rand(7)
     net, path = Dropping(), tmp_path / "run.safetensors"
     with pytest.raises(KeyboardInterrupt):
