@@ -168,6 +168,7 @@ def test_a_checkpoint_is_recomputed_from_its_file(run):
     assert (logits.argmax(-1) == labels).double().mean().item() == pytest.approx(row["accuracy"], abs=1.5 / len(labels))
     assert row["flops_per_image"] * len(x) == counter.get_total_flops()
     assert row["training_flops"] == 3 * row["flops_per_image"] * SOURCES["digits"].rows("train") * TINY["epochs"]
+    assert runs.seconds_to_train(TINY) == pytest.approx(row["training_flops"] / 5e8)
     assert row["parameters"] == sum(value.numel() for value in weights.values())
     drawn = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:32]
     ranks = []
@@ -270,6 +271,10 @@ def test_the_command_trains_what_is_missing(tmp_path, monkeypatch, capsys):
     before = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.safetensors")}
     assert command.main(["digits"]) == 0 and len(before) == 2
     assert {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.safetensors")} == before
+    tensors, record = training.load(path := shared_runs.run_file(TINY, tmp_path))
+    record["progress"]["epochs"].pop()  # as of a run that was interrupted
+    training.save(path, tensors, record)
+    assert command.is_finished(TINY | {"seed": 1}) and not command.is_finished(TINY)
     monkeypatch.setitem(tables.FINISHED, "digits", 3)
     assert command.main(["digits"]) == 0 and capsys.readouterr().out.endswith("digits: all 3 runs are published\n")
 

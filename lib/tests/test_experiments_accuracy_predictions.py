@@ -32,6 +32,22 @@ def test_every_prediction_is_between_arms_that_are_wanted():
         Prediction("x", {}, {}, "goes up")
 
 
+def test_what_each_prediction_compares():
+    """In its direction: the sign of a difference, and with it the verdict, turns with the arms."""
+    base = {"intervention": "none", "qk_dim": 8, "value_dim": 8}
+    few = [({"qk_dim": d}, {}) for d in (1, 2, 4)], [({"value_dim": d}, {}) for d in (1, 2)]
+    norms = [({"qk_dim": d}, {"qk_dim": d, "intervention": "qk_norm"}) for d in (1, 2, 4, 8)]
+    expected = [
+        ({}, {"intervention": "uniform"}), *few[0], ({"qk_dim": 1}, {}), *few[1], ({"value_dim": 1}, {}), *norms,
+        ({"qk_dim": 2}, {"qk_dim": 2, "intervention": "tied_qk_norm"}), ({}, {"intervention": "tied"}),
+        ({"qk_dim": 2, "intervention": "frozen"}, {"qk_dim": 2, "intervention": "frozen_qk_norm"}),
+        *(({}, {"intervention": name}) for name in ("frozen", "sharp", "learned_temperature")),
+    ]  # fmt: skip
+    found = [({name: arm[name] for name in base} for arm in (each.first, each.second))
+             for each in predictions.predictions(BASE)]  # fmt: skip
+    assert [tuple(pair) for pair in found] == [tuple(base | change for change in pair) for pair in expected]
+
+
 def test_verdicts():
     found = predictions.judged(made(0.5), predictions.predictions(BASE)).set_index("what")
     assert found.verdict["d_qk from 1 to 8"] == found.verdict["tied, d_qk = 8"] == "seen"
@@ -75,7 +91,8 @@ def test_a_verdict_for_every_side(expected, verdicts):
         changed = rows.assign(accuracy=0.5 + effect * (rows.qk_dim == 2) + wobble)
         found = predictions.judged(changed, [Prediction("x", first, second, expected)])
         assert found.verdict[0] == verdict
-        for rank, same in ((0.021, expected == "rises"), (-0.021, expected == "falls"), (0.019, expected == "stays")):
+        ranks = {0.0201: "rises", -0.0201: "falls", 0.0199: "stays"}
+        for rank, same in ((rank, does == expected) for rank, does in ranks.items()):
             ranked = changed.assign(rank_before=rank * (rows.qk_dim == 2))
             again = predictions.judged(ranked, [Prediction("x", first, second, "as rank")])
             assert (again.expected[0] == expected) == same
@@ -94,6 +111,9 @@ def test_the_slope():
     assert slope.arms == len(means) and slope.mean == pytest.approx(solved[0], abs=1e-12)
     assert (slope.low, slope.high) == pytest.approx((solved[0] - half, solved[0] + half), abs=1e-12)
     assert predictions.rank_slope(made(0.5, seeds=2)) is None
+    four = rows[rows.intervention.isin(["tied", "frozen"])]  # each with d_qk = 2 and 8
+    three = four[(four.intervention == "tied") | (four.qk_dim == 8)]
+    assert predictions.rank_slope(three) is None and predictions.rank_slope(four).arms == 4
     assert predictions.rank_slope(made(0.5).assign(rank_before=0.3)) is None
 
 
@@ -109,6 +129,11 @@ def test_does_accuracy_go_with_one_rank_more_closely():
     half = 4.302653 * pd.Series([2, 0, 2]).std() / 3**0.5
     assert (one.mean, one.high - one.mean) == pytest.approx((4 / 3, half))
     assert predictions.closer(rows[rows.seed < 2]) is None and predictions.closer(rows.assign(rank_after=0.3)) is None
+    further = pd.concat([rows, rows[rows.qk_dim == 1].assign(seed=3)])  # of few arms: their other seeds count as before
+    assert predictions.closer(further) == one
+    lines = rows[(rows.intervention == "none") & (rows.value_dim == 8) & (rows.mlp_width == 64) & (rows.heads == 4)]
+    assert predictions.closer(lines[lines.qk_dim < 16]) is None  # four arms
+    assert predictions.closer(lines[lines.qk_dim < 32]).seeds == 3
 
 
 def test_groups_are_those_of_the_verdict():

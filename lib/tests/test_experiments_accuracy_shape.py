@@ -37,6 +37,8 @@ def test_a_curve_that_follows_is_found():
     found = agreement(first, 0.6 + 0.2 * first, generator=seeded())
     assert found.distance < 1e-12 and found.p_value == pytest.approx(1e-4, rel=1e-2) and found.correlation > 0.999999
     assert 0.8 < found.null_correlation < 1  # what unrelated curves have
+    drawn = [np.corrcoef(first, curve)[0, 1] for curve in concave_curves(6, 10_000, seeded())[:1000]]
+    assert found.null_correlation == pytest.approx(np.median(drawn))
 
 
 @pytest.mark.parametrize("bad", [[0.0, 1.0], [0.0, np.nan, 1.0], [1.0, 0.5, 0.0], [[0.0, 1.0, 2.0]]])
@@ -75,6 +77,8 @@ def test_differences_are_paired_by_seed():
     assert single.seeds == 1 and single.low == -np.inf and single.high == np.inf
     with pytest.raises(ValueError, match="single out one arm"):
         compare.difference(rows, {"intervention": "none"}, {"qk_dim": 2})
+    with pytest.raises(ValueError, match="together must be at least 1, got 0"):
+        compare.difference(rows, {"qk_dim": 1}, {"qk_dim": 2}, together=0)
 
 
 def test_the_spread_is_pooled_over_arms():
@@ -113,7 +117,7 @@ def test_intervals_that_hold_together_are_wider():
 def test_the_interval_of_a_correlation():
     """Ten arms with Spearman's 0.5152: Fisher's interval with the variance of Bonett and Wright, by hand."""
     order = [3, 1, 2, 6, 9, 4, 0, 5, 8, 7]
-    rows = table([(d, s, 0.5 + 0.01 * order[d - 1], 0.01 * d) for d in range(1, 11) for s in (0, 1)])
+    rows = table([(d, s, 0.5 + 0.01 * order[d - 1] ** 3, 0.01 * d) for d in range(1, 11) for s in (0, 1)])
     rho, low, high, arms = compare.rank_correlation(rows, "rank_before", "accuracy")
     expected = stats.spearmanr(range(10), order).statistic
     half, middle = 1.959964 * ((1 + expected**2 / 2) / 7) ** 0.5, np.arctanh(expected)
@@ -125,6 +129,8 @@ def test_correlation_over_arms():
     rows = table([(d, s, 0.5 + 0.01 * d + 0.001 * s, 0.3 - 0.01 * d) for d in range(1, 9) for s in (0, 1)])
     rho, low, high, arms = compare.rank_correlation(rows, "rank_before", "accuracy")
     assert rho == pytest.approx(-1) and low <= rho <= high and arms == 8
-    assert np.isnan(compare.rank_correlation(rows[rows.qk_dim < 4], "rank_before", "accuracy")[0])
+    few = {d: compare.rank_correlation(rows[rows.qk_dim <= d], "rank_before", "accuracy") for d in (4, 5)}
+    assert np.isnan(few[4][:3]).all() and few[4][3] == 4 and few[5][0] == pytest.approx(-1)
     means = compare.by_arm(rows)
+    assert means.spread.to_numpy() == pytest.approx(0.001 / 2**0.5)
     assert means.seeds.eq(2).all() and means.accuracy.iloc[0] == pytest.approx(0.5105)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -34,6 +35,7 @@ def test_the_recommendation_is_read_off_the_shares():
     few = {gap: rule.recommended_heads("permutation", "scores", gap, 2) for gap in (0.01, 0.3)}
     assert few[0.01]["head_dim"] > few[0.3]["head_dim"]
     assert all(row["largest"] - row["share"] <= gap for gap, row in few.items())
+    assert len(rule.inputs("permutation")) == len(rule.inputs("nearest")) == 32
     with pytest.raises(ValueError, match="family must be 'scores' for the task 'nearest'"):
         rule.recommended_heads("nearest", "coupled", 0.05, 2)
 
@@ -57,7 +59,13 @@ def test_text_models_of_the_rule_are_those_that_were_trained():
                               "flops_per_text": 3} for s in text_tables.SERIES["64 words"]])  # fmt: skip
     rows = judge.trained_rows("imdb", "scores", {"text_accuracy": made})
     assert rows.groupby("head_dim").seed.nunique().to_dict() == dict.fromkeys(rule.CANDIDATES["imdb"], 3)
+    assert len(rows) == 3 * len(rule.CANDIDATES["imdb"])  # without uniform attention, whose shape is the base's
     assert (rows.parameters == 5).all() and judge.default_head_dim("imdb") == text_tables.BASE["qk_dim"]
+
+
+def test_the_default_is_the_width_over_the_heads_as_far_as_it_was_trained():
+    found = {task: judge.default_head_dim(task) for task in ("digits", "cifar10", "permutation", "nearest")}
+    assert found == {"digits": 8, "cifar10": 16, "permutation": 16, "nearest": 16}
 
 
 @pytest.mark.parametrize("task", rule.CANDIDATES)
@@ -71,6 +79,13 @@ def test_every_task_is_timed_on_inputs_of_its_shape(task, monkeypatch):
         seconds.head_dim_seconds(task, 2, 1, "another")
 
 
+def test_times_are_over_those_of_the_largest_head_dimension(monkeypatch):
+    """In the same rounds: 1 s beside 2 s, and 3 s beside 4 s."""
+    monkeypatch.setattr(seconds, "interleaved", lambda passes, rounds, turn: [[1.0, 3.0], [2.0, 4.0]])
+    row = seconds.head_dim_seconds("permutation", 2, 2, seconds.processor())
+    assert (row["seconds"], row["ratio"], row["low"], row["high"]) == pytest.approx((2.0, 2 / 3, 0.5, 0.75))
+
+
 def test_choices():
     rows = pd.DataFrame([
         {"head_dim": d, "seed": s, "accuracy": a + 0.01 * s, "parameters": 100 * d, "flops": 10.0 * d}
@@ -81,6 +96,7 @@ def test_choices():
     assert found.behind["recommended"] == pytest.approx(0) and found.half_width["recommended"] == pytest.approx(0)
     assert np.isnan(found.accuracy["default"]) and found.seeds["default"] == 0
     assert found.interval["best"] == pytest.approx(4.302653 * 0.01 / 3**0.5)  # Student's t, two degrees of freedom
+    assert np.isnan(found.half_width["best"])  # from itself it differs by nothing
     worse = judge.choices(rows, recommended=1, default=2).set_index("choice")
     assert worse.behind["recommended"] == pytest.approx(0.3) and worse.parameters["recommended"] == 100
     assert worse.half_width["recommended"] == pytest.approx(0)  # paired: seeds differ alike
@@ -146,7 +162,10 @@ def test_layers_cut_down(model):
     product = before[-1][0][:dims].T @ before[-1][1][:dims]
     sigma = torch.linalg.svdvals(product)
     cut = whole.layers[-1].q.weight[:dims].T @ whole.layers[-1].k.weight[:dims]
-    assert torch.linalg.matrix_rank(cut) == 3 and 0 < kept < 1
+    sigmas = [torch.linalg.svdvals(q[h * dims : (h + 1) * dims].T @ k[h * dims : (h + 1) * dims])
+              for q, k in before for h in range(heads)]  # fmt: skip
+    shares = [(s[:3].square().sum() / s.square().sum()).item() for s in sigmas]
+    assert torch.linalg.matrix_rank(cut) == 3 and kept == pytest.approx(np.mean(shares))
     assert (product - cut).norm().item() == pytest.approx(sigma[3:].square().sum().sqrt().item())
 
 
@@ -165,6 +184,50 @@ def test_planes_of_rotation_cut():
             truncation._cut_planes(model, rank)
 
 
+def test_planes_that_are_kept_have_the_largest_products_with_the_keys_of_their_group():
+    """Query heads 0 and 1 share key head 0, 2 and 3 key head 1."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(hidden_size=32, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+                                      num_hidden_layers=1, intermediate_size=8, vocab_size=8)  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).double()
+    of = model.model.layers[0].self_attn
+    of.q_proj.weight.data, of.k_proj.weight.data = draw(32, 32, seed=1), draw(16, 32, seed=2)
+    q, k = (w.weight.detach().view(-1, 2, 4, 32).square().sum((1, 3)) for w in (of.q_proj, of.k_proj))
+    products = torch.stack([q[head] * k[head // 2] for head in range(4)])
+    largest = products.sort(-1, descending=True).values
+    kept = truncation._cut_planes(model, 4)
+    assert kept == pytest.approx((largest[:, :2].sum(-1) / largest.sum(-1)).mean().item())
+    rows = of.q_proj.weight.view(4, 2, 4, 32).abs().sum((1, 3)) > 0
+    assert torch.equal(rows, products >= largest[:, 1:2])
+
+
+def test_what_a_cut_costs_is_over_the_whole_model_on_the_same_inputs(monkeypatch):
+    losses = {None: torch.tensor([1.0, 2.0, 4.0, 5.0]), 2: torch.tensor([1.5, 2.0, 5.0, 5.5])}
+    answers = {None: torch.tensor([0, 1, 2, 3]), 2: torch.tensor([0, 1, 2, 0])}
+    monkeypatch.setattr(truncation, "_outcome", lambda model, rank: (losses[rank], answers[rank], 0.5, 0.25))
+    row = truncation.truncated_heads("any", 2)
+    spread = pd.Series(losses[2].tolist()).std(), pd.Series([0.5, 0.0, 1.0, 0.5]).std()
+    assert row == pytest.approx({"loss": 3.5, "loss_error": spread[0] / 2, "excess": 0.5, "same": 0.75, "kept": 0.5,
+                                 "excess_error": spread[1] / 2, "hardmax": 0.25})  # fmt: skip
+
+
+def test_losses_of_words_and_of_recordings_by_hand(monkeypatch):
+    """Of the next token in nats; the divergence of what is said from what the whole model says, in this order."""
+    tokens, scores = torch.tensor([[1, 2, 0, 1]]).expand(16, -1), draw(4, 3)
+    monkeypatch.setattr(truncation, "_texts", lambda: tokens)
+    losses, said = truncation._read(lambda input_ids: SimpleNamespace(logits=scores.expand(16, 4, 3)), "stories260K")
+    shares = scores.exp() / scores.exp().sum(-1, keepdim=True)
+    assert losses.tolist() == pytest.approx([-shares[[0, 1, 2], [2, 0, 1]].log().mean().item()] * 16)
+    assert torch.equal(said[0], scores[:3].argmax(-1))
+    monkeypatch.setattr(truncation, "_recordings", lambda: None)
+    whole = SimpleNamespace(double=lambda: lambda sound: 2 * scores)
+    monkeypatch.setattr(truncation.pretrained, "load", lambda name: whole)
+    p = (2 * scores).exp() / (2 * scores).exp().sum(-1, keepdim=True)
+    losses, said = truncation._listen(lambda sound: scores, "kwt1")
+    assert losses.tolist() == pytest.approx((p * (p / shares).log()).sum(-1).tolist())
+    assert torch.equal(said, scores.argmax(-1))
+
+
 def test_biases_are_cut_with_the_weights():
     layer = Attention(TransformerConfig(12, 2, 5, 1), torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -176,9 +239,13 @@ def test_biases_are_cut_with_the_weights():
     assert trained._cut(layer, 5).tolist() == pytest.approx([1, 1])
     q, k = layer.queries_keys(x)
     torch.testing.assert_close(q @ k.mT, before)
+    rows = [torch.cat([part.weight.detach().T, part.bias.detach()[None]]) for part in (layer.query, layer.key)]
     kept = trained._cut(layer, 2)
+    for head, share in enumerate(kept):
+        sigma = torch.linalg.svdvals(rows[0][:, 5 * head : 5 * head + 5] @ rows[1][:, 5 * head : 5 * head + 5].T)
+        assert share.item() == pytest.approx((sigma[:2].square().sum() / sigma.square().sum()).item())
     q, k = layer.queries_keys(x)
-    assert (kept < 1).all() and (torch.linalg.matrix_rank(q @ k.mT) == 2).all()
+    assert (torch.linalg.matrix_rank(q @ k.mT) == 2).all()
 
 
 def test_a_trained_model_is_left_as_it_was(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -76,6 +77,8 @@ def test_tokens_are_scaled_and_batches_are_new(name):
     assert torch.equal(x, task.batch(0, 0, 0, 16)[0])
     for other in (task.batch(0, 0, 1, 16), task.batch(0, 1, 0, 16), task.batch(1, 0, 0, 16), task.test_batch()):
         assert not torch.equal(x, other[0][:16].float())
+    assert len(task.test_batch()[0]) == 200
+    assert not torch.equal(task.test_batch()[0], Task(name, 8, task.wanted, seed=2).test_batch()[0])
 
 
 @given(st.lists(st.integers(0, 6), min_size=7, max_size=7), st.integers(1, 9))
@@ -326,6 +329,25 @@ def test_longer_runs_begin_as_the_shorter_ones_do():
     assert len(longer) == 33 and same.all(axis=None)
 
 
+def test_the_recipe_is_that_of_the_published_runs():
+    """Every number of it: no test trains all of them again."""
+    assert tables.recipe(7) == training.Recipe(7, batch=32, rate=3e-2, warmup=0.1, final=0.0, decay=0.0, smoothing=0.0,
+                                               clip=1.0, beta1=0.9, beta2=0.999)  # fmt: skip
+
+
+def test_tokens_that_were_unattended_are_those_of_the_layer_before_training():
+    source = Task("copy", 8, 8, seed=0)
+    model = module.head(source, 1, 2, "none")
+    after = module.measured(model, source)
+    attended = torch.rand(after.aim.shape, generator=seeded()) < 0.4
+    run = training.Run(epochs=[{"test_accuracy": 0.3, "test_loss": 2.0, "train_accuracy": 0.2}])
+    found = tables._after(model, source, run, SimpleNamespace(attended=attended))
+    assert found["aim_if_attended"] == pytest.approx(after.aim.numpy()[attended.numpy()].mean())
+    assert found["aim_if_unattended"] == pytest.approx(after.aim.numpy()[~attended.numpy()].mean())
+    every = tables._after(model, source, run, SimpleNamespace(attended=torch.ones_like(attended)))
+    assert every["aim_if_unattended"] is None and every["aim_if_attended"] == every["aim"]
+
+
 def test_a_stopped_run_is_a_row_with_its_reason(monkeypatch):
     monkeypatch.setattr(tables, "recipe", lambda epochs: training.Recipe(epochs, batch=32, rate=1e38, clip=None))
     setting, after = tables.QUICK[0], ("accuracy", "aim", "rank", "ceiling", "loss", "best_accuracy", "train_accuracy")
@@ -355,5 +377,6 @@ def test_a_run_is_trained_once_for_all_of_its_epochs(monkeypatch):
     assert curve[1]["test_accuracy"] == row["accuracy"] and curve[0]["test_loss"] == row["loss_before"]
     assert curve[0]["train_loss"] is None and curve[1]["train_accuracy"] == row["train_accuracy"]
     assert row["best_accuracy"] == max(entry["test_accuracy"] for entry in curve)
+    assert row["training_flops"] == 3 * row["flops_per_sequence"] * 32 * 100  # of a batch, in an epoch
     with pytest.raises(ValueError, match="epoch must be at most 1, got 2"):
         tables.task_heads_curves(**setting, epoch=2)

@@ -11,12 +11,14 @@ import torch
 from safetensors import safe_open
 
 from attnrank import data, training
+from attnrank.data import SOURCES
 from attnrank.experiments import EXPERIMENTS
 from attnrank.experiments.accuracy.__main__ import is_finished, main
 from attnrank.experiments.shared import runs as shared_runs
 from attnrank.experiments.shared.tokens import LONGEST, UNKNOWN, token_numbers, tokenizer
 from attnrank.experiments.text import baseline, ranks, runs, tables
 from attnrank.models import TextTransformer, TransformerConfig
+from attnrank.theory import token_geometry_rank
 
 TINY = tables._TINY[0] | {"depth": 2, "qk_dim": 3}
 RANKS = EXPERIMENTS["text_ranks"].quick[0] | {"texts": 5, "length": 24}
@@ -84,7 +86,7 @@ def test_ranks_are_those_of_all_tokens_one_by_one(padding, positions):
         TransformerConfig(16, 2, 3, depth=2, init="lecun"), vocabulary=500, length=60, classes=2, positions=positions,
         generator=generator, dtype=torch.float64,
     )  # fmt: skip
-    shares, kinds = [], []
+    shares, kinds, lengths, ranked = [], [], [], []
     for tokens in chosen:
         if padding == "dropped":
             tokens = tokens[tokens != 0]
@@ -95,9 +97,16 @@ def test_ranks_are_those_of_all_tokens_one_by_one(padding, positions):
         first = (best >= best.amax(-1, keepdim=True) - 1e-12).byte().argmax(-1)
         shares.append(np.mean([len(set(head.tolist())) for head in first]) / len(tokens))
         kinds.append(len(set(tokens.tolist())) / len(tokens))
+        lengths.append(len(tokens))
+        ranked.append([len(set(head.tolist())) for head in first])
     assert row["rank_fraction"] == pytest.approx(np.mean(shares), abs=1e-12)
     assert row["distinct"] == pytest.approx(np.mean(kinds), abs=1e-12)
     assert row["texts_std"] == pytest.approx(np.std(shares, ddof=1), abs=1e-12)
+    words, ranked = np.array(kinds) * lengths, np.array(ranked)
+    assert row["n"] == np.mean(lengths) and row["excess"] == pytest.approx((ranked - words[:, None]).max())
+    assert row["rank_per_distinct"] == pytest.approx((ranked / words[:, None]).mean())
+    law = [token_geometry_rank(round(m), 3, 16, 0.0) / n for m, n in zip(words, lengths, strict=True)]
+    assert row["law"] == pytest.approx(np.mean(law))
 
 
 def test_shares_are_counted_by_hand():
@@ -117,6 +126,8 @@ def test_shares_are_counted_by_hand():
 def test_the_baseline_learns_and_a_cut_text_says_less():
     whole, cut = (baseline.text_baseline("docstrings", length, 1) for length in (0, 8))
     assert 0.125 + 0.1 < cut["accuracy"] < whole["accuracy"] < 1 and cut["terms"] < whole["terms"]
+    counts = Counter(piece for text in data.texts("docstrings")[0] for piece in set(pieces(text)[:8]))
+    assert cut["terms"] == sum(texts > 1 for texts in counts.values())
     assert baseline.text_baseline("docstrings", 8, 2)["terms"] > cut["terms"]
     with pytest.raises(ValueError, match="ngrams"):
         baseline.text_baseline("docstrings", 8, 0)
@@ -135,6 +146,20 @@ def test_arms_and_series():
         assert len({setting["epochs"] for setting in series}) == 1  # identical budgets
     assert EXPERIMENTS["text_accuracy"].paper == tables.finished()
     assert tables.progress()["64 words"] == (tables.FINISHED["64 words"], 24)
+
+
+def test_the_recipe_is_that_of_the_published_runs():
+    """Every number of it, and what is hidden: no test trains reviews again."""
+    for dataset, batch in (("docstrings", 32), ("imdb", 128)):
+        expected = training.Recipe(
+            7, batch=batch, rate=4e-3, warmup=0.1, final=0.0, decay=0.05, smoothing=0.0, clip=1.0, beta1=0.9,
+            beta2=0.999,
+        )  # fmt: skip
+        assert runs.recipe(TINY | {"dataset": dataset, "epochs": 7}) == expected
+    source = runs.source("docstrings", "words", 500, 32)
+    assert (source.hide, source.unknown, source.train_inputs.shape[1]) == (0.3, UNKNOWN, 32)
+    flops = training.text_flops(runs.untrained(TINY), 32) * SOURCES["docstrings"].rows("train") * TINY["epochs"]
+    assert runs.seconds_to_train(TINY) == pytest.approx(3 * flops / 5e9)
 
 
 def test_uniform_attention_is_the_mean_of_all_tokens():

@@ -59,6 +59,8 @@ def test_every_text_once_an_epoch_in_batches_of_similar_lengths():
         # Sorted by 20 batches: on average a batch is little longer than its mean text, and their order is random.
         assert sum(widths) / len(widths) < (data.train_inputs != PADDING).sum(1).double().mean() + 1
         assert abs(stats.spearmanr(range(125), widths[:125]).statistic) < 4.9 / math.sqrt(124)  # false alarm 1e-6
+        # And a batch is nearly a random one: sorted all together, at most 11 batches would hold several lengths.
+        assert sum(len(set((tokens != PADDING).sum(1).tolist())) > 1 for tokens, _ in batches) > 40
     assert not torch.equal(*orders)
 
 
