@@ -55,6 +55,10 @@ def test_arms_change_what_they_say():
         frozenset(["value_dim"]),
     }
     assert {arm["heads"] for arm in arms.fixed_heads(base)} == {4}
+    small = {"width": 16, "depth": 1, "heads": 8, "qk_dim": 8, "value_dim": 8, "mlp_width": 128, "intervention": "none"}
+    for varied in ("qk_dim", "value_dim"):  # where half a unit of the MLP is little beside the biases of the heads
+        sizes = [parameters(arm) - parameters(small) for arm in arms.same_parameters(small, varied)]
+        assert len(sizes) > 3 and max(map(abs, sizes)) <= (2 * 16 + 1) / 2
 
 
 @pytest.mark.parametrize("name", runs.INTERVENTIONS)
@@ -206,6 +210,21 @@ def test_the_same_row_without_a_folder_and_from_a_folder_of_the_sweep(run, tmp_p
         again = runs.accuracy(**TINY, folder=folder)
         assert again | {"seconds": 0} == row | {"seconds": 0}
     assert [path.name for path in tmp_path.glob("*.safetensors")] == [shared_runs.run_file(TINY, tmp_path).name]
+
+
+def test_a_row_says_of_a_run_what_its_columns_are_called(monkeypatch):
+    def entry(epoch, accuracy):
+        ranks = [{"layer": layer, "hardmax": (10 * epoch + layer + head) / 100} for layer in (1, 2) for head in (0, 1)]
+        return {"epoch": epoch, "test_accuracy": accuracy, "test_loss": 2.0 - accuracy, "train_accuracy": accuracy / 2,
+                "ranks": ranks}  # fmt: skip
+
+    run = training.Run(epochs=[entry(0, 0.1), entry(1, 0.7), entry(2, 0.6)], seconds=3.14159, threads=7)
+    monkeypatch.setattr(runs, "trained", lambda setting, folder: (runs.untrained(setting), run, ""))
+    row = runs.accuracy(**TINY | {"epochs": 2})
+    expected = {"accuracy": 0.6, "best_accuracy": 0.7, "test_loss": 1.4, "train_accuracy": 0.3, "rank_before": 0.015,
+                "rank_before_all": 0.02, "rank_after": 0.215, "rank_after_all": 0.22, "seconds": 3.1, "threads": 7,
+                "training_flops": 6.0 * row["flops_per_image"] * SOURCES["digits"].rows("train")}  # fmt: skip
+    assert {name: row[name] for name in expected} == pytest.approx(expected)
 
 
 def test_a_stopped_run_is_a_row_with_its_reason(monkeypatch):

@@ -124,6 +124,8 @@ def test_least_length_of_three_keys_by_hand_and_keys_that_are_nobodys_best():
     """Two keys at an angle of 120 degrees each from the wanted one: 2 exp(-3 s / 2) = 1."""
     circle = lengths.circle_head(3, torch.arange(3), 5.0)
     assert lengths.least(*circle).item() == pytest.approx(math.log(2) / 1.5, rel=1e-12)
+    assert lengths.enough(4) == pytest.approx(math.log(3)) and lengths.enough(6) == pytest.approx(2 * math.log(3))
+    assert lengths.needed(10) == pytest.approx(50 * math.log(2) / math.pi**2)
     inside = torch.tensor([[1.0, 0.0], [0.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
     with pytest.raises(ValueError, match="key i as the only best one"):
         lengths.least(inside, inside)
@@ -132,6 +134,8 @@ def test_least_length_of_three_keys_by_hand_and_keys_that_are_nobodys_best():
 def test_measured_against_loops():
     task = Task("recall", 8, 4, seed=2)
     model = module.head(task, 2, 3, "none")
+    with torch.no_grad():
+        model.attention.query.weight *= 20  # so that the mean over heads of attention is not that of scores
     found = module.measured(model, task)
     x, target = task.test_batch()
     q, k = (y.detach().numpy() for y in copy.deepcopy(model.attention).double().scaled_queries_keys(x))

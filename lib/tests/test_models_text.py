@@ -104,6 +104,8 @@ def test_how_weights_are_drawn():
     model = text_model(vocabulary=4000, length=1000, token_std=0.5, position_std=2.0)
     for values, std in ((model.embedding, 0.5), (model.position, 2.0)):
         assert stats.kstest(values.flatten().numpy() / std, "norm").pvalue > 1e-6
+    bert = text_model(vocabulary=4000, length=1000)  # the defaults: those of BERT
+    torch.testing.assert_close((bert.embedding, bert.position), (model.embedding * 0.04, model.position * 0.01))
     assert torch.equal(text_model(positions="sinusoidal").position, sinusoids(8, 6))
     assert torch.equal(text_model().embedding, text_model(positions="none").embedding)
     deep, shallow = text_model(), text_model(TransformerConfig(**(vars(CONFIG) | {"depth": 1})))

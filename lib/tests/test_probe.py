@@ -433,6 +433,8 @@ def test_means_are_those_of_the_samples():
     for name in ("hardmax_rank", "numerical_rank", "stable_rank", "effective_rank"):
         expected = samples.groupby(["layer", "head"], sort=False)[name].mean().to_numpy()
         np.testing.assert_allclose(mean[name], expected, rtol=1e-12)
+    largest = samples.groupby(["layer", "head"], sort=False)["deviation"].max()
+    assert mean["deviation"].tolist() == largest.tolist()
     split = probe(model, [x[:1], x[1:]])
     pd.testing.assert_frame_equal(split, mean)
     assert probe(model, [x[:1], x[1:]], per_sample=True)["sample"].max() == 3
@@ -499,6 +501,26 @@ def test_samples_of_different_lengths_are_averaged():
     assert set(frame["n"]) == {8} and set(frame["mask"]) == {"padding"}
     expected = (theory.head_dim_bound(10, 4) + theory.head_dim_bound(6, 4)) / 2
     assert frame["bound"].to_numpy() == pytest.approx(expected)
+
+
+def test_samples_of_different_masks_have_in_common_the_least_open():
+    given = {name: (*draw(3, 1, 6, 4), mask) for name, mask in (("none", torch.ones(6, 6).bool()),
+             ("causal", torch.ones(6, 6).bool().tril()), ("window", window(6)))}  # fmt: skip
+    for first, second in (("none", "causal"), ("causal", "window"), ("none", "window")):
+        for batches in ([given[first], given[second]], [given[second], given[first]]):
+            assert probe(Dot(), batches)["mask"].tolist() == [second]
+
+
+def window(n):
+    return torch.ones(n, n).bool().tril().triu(-1)
+
+
+@pytest.mark.parametrize("scale", [-0.5, 0.5])
+def test_a_negative_factor_turns_the_order_of_the_keys(scale):
+    model, x = Written(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=scale)), draw(3, 6, 8)
+    q, k, _ = (y.unflatten(-1, (2, -1)).transpose(1, 2).detach().numpy() for y in model.project(x).chunk(3, -1))
+    frame = probe(model, x, tol=TOL, per_sample=True)
+    assert_frame(frame, "Written", torch.from_numpy(softmax(scale * q @ k.transpose(0, 1, 3, 2))))
 
 
 def test_a_layer_that_runs_twice_is_numbered():
@@ -572,8 +594,22 @@ def test_choosing_ranks():
         np.testing.assert_array_equal(frame[columns], every[columns])
 
 
+def test_the_tolerance_is_a_hundredth():
+    model, x = encoder(), draw(2, 12, 16)
+    frames = {tol: probe(model, x, tol=tol, ranks="numerical") for tol in (0.01, 0.1)}
+    pd.testing.assert_frame_equal(probe(model, x, ranks="numerical"), frames[0.01])
+    assert (frames[0.01]["numerical_rank"] > frames[0.1]["numerical_rank"]).any()
+
+
+@pytest.mark.filterwarnings("error")
 def test_spectra_of_long_sequences_only_when_asked_for(monkeypatch):
+    assert attnrank.probe.__globals__["LONG"] == 2048
     monkeypatch.setitem(attnrank.probe.__globals__, "LONG", 8)
+    assert probe(encoder(), draw(1, 8, 16))["stable_rank"].notna().all()
+    q, k, v = draw(3, 1, 2, 9, 4)
+    for given in ((q, k[:, :, :6], v[:, :, :6]), (q[:, :, :6], k, v)):  # 9 queries, or 9 keys
+        with pytest.warns(UserWarning, match="more than 8 tokens"):
+            assert probe(Repeated(), given)["stable_rank"].isna().all()
     model, x = encoder(), draw(1, 9, 16)
     with pytest.warns(UserWarning, match="more than 8 tokens"):
         frame = probe(model, x)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from attnrank import probe
-from attnrank.probe.__main__ import main
+from attnrank.probe.__main__ import _parser, main, summary
 
 tf = pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")
@@ -49,6 +49,24 @@ def test_a_text(text_model, tmp_path, capsys):
     pd.testing.assert_frame_equal(table, expected, check_dtype=False, rtol=1e-4)
     printed = capsys.readouterr().out
     assert "encoder.layer.1.attention.self" in printed and "bert.csv has a row for each head" in printed
+
+
+def test_a_line_for_each_layer():
+    common = {"n": 8, "m": 8, "head_dim": 4, "mask": "causal", "bound": 4.04}
+    frame = pd.DataFrame([
+        common | {"layer": layer, "head": head, "hardmax_rank": rank, "deviation": deviation}
+        for layer, head, rank, deviation in (("b", 0, 3.0, 2e-9), ("b", 1, 5.04, 1e-8), ("a", 0, 1.0, 0.0))
+    ])  # fmt: skip
+    one, two = summary(frame).to_dict("records")
+    assert one == {"layer": "b", "heads": 2, "n": 8, "m": 8, "head_dim": 4, "mask": "causal", "rank": 4.0, "least": 3.0,
+                   "largest": 5.0, "bound": 4.0, "deviation": "1e-08"}  # fmt: skip
+    assert two == one | {"layer": "a", "heads": 1, "rank": 1.0, "least": 1.0, "largest": 1.0, "deviation": "0e+00"}
+
+
+def test_what_the_help_says_is_taken_unless_told_otherwise():
+    options = _parser().parse_args(["gpt2", "--text", "text.txt"])
+    assert (options.length, options.samples, options.tol, options.device.type) == (256, 8, 0.01, "cpu")
+    assert (options.ranks, options.layers, options.random, options.revision, options.out) == (None,) * 5
 
 
 def test_random_weights_of_the_same_architecture(text_model, tmp_path):

@@ -304,3 +304,9 @@ def test_interpolated_causal_bounds_are_good_to_a_thousandth(lengths):
     found = bounds([Structure(None, None, n, n, "causal", None) for n in lengths], 1)  # d_h = 1: in closed form
     for n, bound in zip(lengths, found, strict=True):
         assert bound / n == pytest.approx(theory.causal_head_dim_bound(n, 1) / n, abs=1e-3)
+
+
+def test_a_single_token_has_rank_one_among_many_lengths_too():
+    """Between lengths the bound is a polynomial, but for the length at which every rank is 1."""
+    found = bounds([Structure(None, None, n, n, "causal", None) for n in (1, 20, 30, 40, 50)], 1)
+    assert found[0] == 1.0 and found[-1] == pytest.approx(theory.causal_head_dim_bound(50, 1))

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import attnrank
 from attnrank import theory
-from attnrank.probe import hub
+from attnrank.probe import _recommend, hub
 
 N = 64
 CANDIDATES = (2, 4, 8, 16, 32, 64)
@@ -48,6 +48,45 @@ def test_few_seeds_are_less_sure():
     many = attnrank.recommend_head_dim(Heads, tokens(), CANDIDATES, gap=0.03, seeds=24)
     assert CANDIDATES.index(many.high) - CANDIDATES.index(many.low) <= 1
     assert few.shares["standard_error"].mean() > many.shares["standard_error"].mean()
+
+
+def recommended(monkeypatch, shares, gap):
+    """What is recommended of candidates 2, 4, 6 with these shares (seeds, candidates); and the seeds of the models."""
+    asked, every = [], {(seed, d): share for seed, row in enumerate(shares) for d, share in zip((2, 4, 6), row)}
+
+    def build(head_dim, generator):
+        asked.append(generator.initial_seed())
+        return asked[-1], head_dim
+
+    monkeypatch.setattr(_recommend, "probe", lambda model, batch, **options: model)
+    monkeypatch.setattr(_recommend, "_share", every.__getitem__)
+    return attnrank.recommend_head_dim(build, tokens(), (6, 2, 4), gap=gap, seeds=len(shares)), asked
+
+
+@pytest.mark.parametrize(("shares", "gap", "expected"), [
+    ([0.5, 0.75, 1.0], 0.5, 2), ([0.5, 0.75, 1.0], 0.25, 4), ([0.5, 0.75, 1.0], 0.2, 6),  # just met is met
+    ([0.9, 0.2, 1.0], 0.25, 6), ([1.0, 0.9, 0.5], 0.1, 2),  # from which on every share is near, or above
+])  # fmt: skip
+def test_saturation_is_judged_against_the_largest(shares, gap, expected, monkeypatch):
+    found, asked = recommended(monkeypatch, [shares, shares], gap)
+    assert (found.head_dim, found.low, found.high) == (expected,) * 3 and asked == [0, 0, 0, 1, 1, 1]
+    assert found.shares.to_dict("list") == {"head_dim": [2, 4, 6], "share": shares, "standard_error": [0.0] * 3}
+
+
+def test_the_interval_leaves_out_a_fortieth_on_each_side(monkeypatch):
+    """Three seeds: a resample holds one of them alone once in 27. Only the first alone recommends the smallest
+    candidate, only the last alone the largest."""
+    found, _ = recommended(monkeypatch, [[1.0, 1.0, 1.0], [0.0, 1.0, 1.0], [0.0, 0.6, 1.0]], 0.3)
+    assert (found.low, found.head_dim, found.high) == (2, 4, 6)
+    assert found.shares["standard_error"].tolist() == pytest.approx([1 / 3, 0.4 / 3, 0.0])
+
+
+def test_defaults_are_those_of_the_text(monkeypatch):
+    built = []
+    monkeypatch.setattr(_recommend, "probe", lambda model, batch, **options: None)
+    monkeypatch.setattr(_recommend, "_share", lambda frame: 1.0)
+    found = attnrank.recommend_head_dim(lambda d, generator: built.append(d), tokens(), (2, 4))
+    assert found.gap == 0.05 and len(built) == 2 * 8
 
 
 def test_it_repeats():

@@ -32,6 +32,14 @@ def test_nothing_is_lost_at_full_rank_and_the_type_stays():
     torch.testing.assert_close(one @ two.mT, w_q @ w_k.mT, atol=1e-4, rtol=1e-4)
 
 
+def test_weights_that_are_not_finite_are_refused_by_name():
+    for at, name in enumerate(("w_q", "w_k")):
+        given = [draw(4, 3), draw(4, 3)]
+        given[at][1, 1] = torch.nan
+        with pytest.raises(ValueError, match=f"^{name} must"):
+            truncate_query_key(*given, 2)
+
+
 @pytest.mark.parametrize(("q", "k", "rank", "message"), [
     ((4, 3), (4, 2), 1, "must have one shape"),
     ((2, 3), (2, 3), 1, "with d >= d_h"),
