@@ -373,6 +373,25 @@ def test_what_cannot_be_seen_is_refused_by_name(what):
     assert what in str(error.value)
 
 
+@pytest.mark.parametrize(("dtype", "factor", "refused"), [
+    (torch.float64, 1.01, True), (torch.float64, 1.0001, False), (torch.bfloat16, 3.0, True),
+    (torch.bfloat16, 1.2, False),
+])  # fmt: skip
+def test_how_far_an_output_may_be_from_its_attention(dtype, factor, refused):
+    model = Written(lambda q, k, v: (F.softmax(q @ k.mT / 2, -1) * factor) @ v).to(dtype)
+    if refused:
+        with pytest.raises(ValueError, match="something else than softmax"):
+            probe(model, draw(2, 6, 8).to(dtype), ranks="hardmax")
+    else:
+        assert 0 < probe(model, draw(2, 6, 8).to(dtype), ranks="hardmax")["deviation"].max() < factor - 0.99
+
+
+def test_a_deviation_is_in_units_of_the_values():
+    q, k, v = draw(3, 1, 2, 6, 4).to(torch.bfloat16)
+    one, two = (probe(Repeated(), (q, k, size * v), ranks="hardmax")["deviation"] for size in (1, 4))
+    assert (one > 0).all() and one.tolist() == two.tolist()  # powers of two do not round
+
+
 def test_layers_leaves_out_what_cannot_be_seen():
     frame = probe(Mixed(), draw(2, 6, 8), layers="seen")
     assert set(frame["layer"]) == {"seen"} and len(frame) == 2

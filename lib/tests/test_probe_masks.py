@@ -124,6 +124,7 @@ MASKS = {
     "window, both sides": window(8, 8, 2, 2),
     "other: documents": torch.block_diag(*[torch.ones(s, s) for s in (3, 2, 3)]).bool().tril(),
     "other: prefix": window(6, 6, 9, 0) | (torch.arange(6) < 3),
+    "other: more queries than keys": window(8, 5, 0, 3),
     "other: gaps": torch.eye(6, dtype=torch.bool) | (torch.arange(6) == 0),
 }
 
@@ -200,6 +201,11 @@ REST = torch.eye(5).index_fill(1, torch.tensor([0]), 1.0)  # every query sees th
 def test_queries_that_see_their_own_key_are_no_padding(visible):
     found = read(visible.bool())
     assert (found.n, found.m, found.padded) == (*visible.shape, False)
+
+
+def test_a_single_token_that_sees_nothing_is_padding():
+    found = read(torch.zeros(1, 1, dtype=torch.bool))
+    assert (found.n, found.m) == (0, 0)
 
 
 def test_padding_of_other_tokens_leaves_the_queries():
