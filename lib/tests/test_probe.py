@@ -386,6 +386,21 @@ def test_how_far_an_output_may_be_from_its_attention(dtype, factor, refused):
         assert 0 < probe(model, draw(2, 6, 8).to(dtype), ranks="hardmax")["deviation"].max() < factor - 0.99
 
 
+def test_few_outputs_of_many_reach_to_the_last_query():
+    """Without spectra 64 queries are compared: here the last two have another output."""
+    last = torch.ones(130, 1, dtype=torch.float64).index_fill(0, torch.tensor([128, 129]), 1.5)
+    with pytest.raises(ValueError, match="something else than softmax"):
+        probe(Written(lambda q, k, v: (F.softmax(q @ k.mT / 2, -1) * last) @ v), draw(1, 130, 8), ranks="hardmax")
+
+
+def test_a_bias_that_is_nan_is_refused_where_its_output_is_not_compared():
+    mask = draw(200, 200, seed=5)
+    assert set(probe(Dot(), (*draw(3, 1, 2, 200, 4), mask), ranks="hardmax")["mask"]) == {"bias"}
+    mask[1, 7] = torch.nan
+    with pytest.raises(ValueError, match="or are NaN, so that they have no softmax"):
+        probe(Dot(), (*draw(3, 1, 2, 200, 4), mask), ranks="hardmax")
+
+
 def test_a_deviation_is_in_units_of_the_values():
     q, k, v = draw(3, 1, 2, 6, 4).to(torch.bfloat16)
     one, two = (probe(Repeated(), (q, k, size * v), ranks="hardmax")["deviation"] for size in (1, 4))
