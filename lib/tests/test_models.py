@@ -425,7 +425,8 @@ def spoiled(value: float) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     ("images", "shown"),
-    [(spoiled(math.nan), "NaN"), (spoiled(math.inf), "infinite"), (normal(2, 3, 8, 8), r"\(2, 3, 8, 8\)"),
+    [(spoiled(math.nan), "NaN"), (spoiled(math.inf), "infinite"),
+     (normal(2, 3, 8, 8), r"\(batch, 2, 8, 8\), got \(2, 3, 8, 8\)"),
      (normal(2, 2, 8, 9), r"\(2, 2, 8, 9\)"), (normal(2, 8, 8), r"\(2, 8, 8\)"),
      (normal(0, 2, 8, 8), r"\(0, 2, 8, 8\)"),
      (torch.zeros(2, 2, 8, 8, dtype=torch.uint8), "uint8"), (np.zeros((2, 2, 8, 8)), "ndarray")],

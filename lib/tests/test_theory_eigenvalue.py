@@ -31,6 +31,12 @@ def test_half_space_exponent_against_mpmath(p, mu):
     assert float(theory.half_space_exponent(p, mu)) == pytest.approx(float(expected), rel=1e-9)
 
 
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0), (2, 3)])
+def test_half_space_exponent_has_the_shape_of_p(shape):
+    values = theory.half_space_exponent(np.full(shape, 0.1), 0.3)
+    assert values.shape == shape and (values == float(theory.half_space_exponent(0.1, 0.3))).all()
+
+
 @given(p=st.floats(1e-12, 0.99), mu=st.floats(0, 0.99))
 def test_half_space_exponent_lies_between_independence_and_reverse_hypercontractivity(p, mu):
     exponent = float(theory.half_space_exponent(p, mu))

@@ -97,7 +97,8 @@ class VisionTransformer(nn.Module):
         """Return X_0. Images of any floating-point dtype are cast to the model's; NaN and infinity raise ValueError."""
         _check.matrices("images", images)
         if images.shape[1:] != self.image_shape:
-            raise ValueError(f"images must have shape (batch, {self.image_shape}), got {tuple(images.shape)}")
+            wanted = ", ".join(map(str, self.image_shape))
+            raise ValueError(f"images must have shape (batch, {wanted}), got {tuple(images.shape)}")
         _check.finite("images", images)
         x = self.embedding(patches(images.to(self.embedding.weight.dtype), self.patch_size))
         if self.pool == "class":

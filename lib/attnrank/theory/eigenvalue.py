@@ -44,6 +44,8 @@ def half_space_exponent(p: ArrayLike, mu: float) -> np.ndarray:
     """
     p = _probabilities(p)
     mu = _check.real("mu", mu, minimum=0.0, maximum=math.nextafter(1.0, 0.0))
+    if not p.size:
+        return p
     t = special.ndtri(p)[..., None]
     width = math.sqrt((1.0 - mu) / max(mu, 1e-3))
     corner = np.clip(-t / math.sqrt(max(mu, 1e-3)) + width * np.array([-8, -4, -2, -1, 0, 1, 2, 4, 8]), -14.0, 14.0)

@@ -20,7 +20,7 @@ def polytope_vertices(n: int, d: int) -> float:
 
     Parameters
     ----------
-    n : number of points, >= 1; up to 1e12.
+    n : number of points, 1 to 1e18; tested up to 1e12.
     d : dimension, >= 1.
 
     Returns
@@ -29,7 +29,7 @@ def polytope_vertices(n: int, d: int) -> float:
 
     Raises
     ------
-    ValueError : n or d not an integer >= 1.
+    ValueError : n or d not an integer >= 1, n > 1e18.
 
     Examples
     --------

@@ -25,7 +25,7 @@ def examined_fraction(m: int, d_h: float) -> float:
     Parameters
     ----------
     m : number of keys, >= 1; up to 1e12.
-    d_h : head dimension, >= 1; need not be an integer; up to 1e5.
+    d_h : head dimension, 1 to 1e6; need not be an integer.
 
     Returns
     -------

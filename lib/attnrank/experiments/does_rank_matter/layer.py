@@ -92,9 +92,7 @@ class Measured:
         self.needed = distinct_entries(target, n).double().mean().item()
         self.rank = rank.double().mean().item()
         self.aim: Bool[Tensor, "count n"] = scores.softmax(-1).mean(1).argmax(-1) == target
-        reached = distinct_entries(best.flatten(1), n)
-        self.ceiling = ceiling_of(target, reached).mean().item()
-        self.margins = ceiling_of(target, reached) - self.aim.double().mean(1)
+        self.ceiling = ceiling_of(target, distinct_entries(best.flatten(1), n)).mean().item()
         flags = torch.zeros(len(target), n, dtype=torch.bool).scatter_(1, best.flatten(1), True)
         self.attended: Bool[Tensor, "count n"] = flags.gather(1, target)
 
