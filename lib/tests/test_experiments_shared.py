@@ -1,4 +1,4 @@
-"""experiments.shared.lines: the lines of figures against independent formulas, quadratures and simulations."""
+"""experiments.shared: the lines of figures against independent formulas, quadratures and simulations; runs."""
 
 import math
 
@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import integrate, special, stats
 
-from attnrank.experiments.shared import lines
+from attnrank.experiments.shared import lines, runs
+from attnrank.sweep import _recompute
 
 
 def test_curves_at_points_computed_another_way():
@@ -37,3 +38,18 @@ def test_curves_at_points_computed_another_way():
 def test_an_unknown_line_is_named():
     with pytest.raises(ValueError, match="^curve must"):
         lines.formula_lines("spiral", 0, 1.0)
+
+
+def test_runs_are_kept_where_rows_that_are_computed_again_look_for_them(tmp_path, monkeypatch):
+    """One name of the variable, or a row would be compared with the run that it came from."""
+    monkeypatch.setenv(_recompute.RUNS, str(tmp_path))
+    assert runs.runs_folder() == tmp_path
+    with _recompute._runs_kept(None):
+        assert runs.runs_folder() is None
+    (tmp_path / "other").mkdir()
+    with _recompute._runs_kept(tmp_path / "other"):
+        assert runs.runs_folder() == tmp_path / "other"
+    assert runs.runs_folder() == tmp_path
+    monkeypatch.setenv(_recompute.RUNS, str(tmp_path / "missing"))
+    with pytest.raises(ValueError, match=f"{_recompute.RUNS} must name an existing folder"):
+        runs.runs_folder()

@@ -19,7 +19,8 @@ from attnrank.sweep._values import Row, Setting, frame
 from attnrank.sweep._work import call
 from attnrank.sweep.repeats import from_record
 
-#: Names the folder in which functions of runs of training keep these, and find them again.
+#: The environment variable that names the folder in which functions of runs of training keep these, and find them
+#: again.
 RUNS = "ATTNRANK_RUNS"
 
 

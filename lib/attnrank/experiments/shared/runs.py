@@ -13,6 +13,7 @@ from torch import nn
 
 from attnrank import _check
 from attnrank.sweep import Setting
+from attnrank.sweep._recompute import RUNS
 from attnrank.training import ENDING, NonFiniteLoss, Recipe, Run, Source, train
 from attnrank.training.checkpoint import lock_of
 
@@ -39,9 +40,9 @@ def runs_folder() -> Path | None:
     The tables of curves and of ranks are made of the runs of a table of accuracies; with this folder they read them
     instead of training again. None where it is not set. Raises ValueError if it does not exist.
     """
-    named = os.environ.get("ATTNRANK_RUNS")
+    named = os.environ.get(RUNS)
     if named and not Path(named).is_dir():
-        raise ValueError(f"ATTNRANK_RUNS must name an existing folder, got {named!r}")
+        raise ValueError(f"{RUNS} must name an existing folder, got {named!r}")
     return Path(named) if named else None
 
 
