@@ -10,7 +10,7 @@ import torch
 from convex_cases import PROGRAMS, instance, tensor
 
 from attnrank import convex
-from attnrank.convex import Heads
+from attnrank.convex import Heads, HeadsCertificate
 
 
 def draw(*shape, seed=0):
@@ -159,6 +159,13 @@ def test_bad_heads_are_named():
     heads = random_heads(0, 2, 4, 3)
     with pytest.raises(ValueError, match="heads.attention must be nonnegative and sum to 1"):
         convex.certify_heads(x, y, 0.1, Heads(2 * heads.attention, heads.value, heads.output))
+    spread = torch.tensor([[2.0, -1.0, 0.0, 0.0]], dtype=torch.float64).expand(2, 4)
+    for attention in (spread, heads.attention * (1 + 1e-8)):
+        with pytest.raises(ValueError, match="heads.attention must be nonnegative and sum to 1"):
+            convex.certify_heads(x, y, 0.1, replace(heads, attention=attention))
+    for beta in (0.0, -1.0):
+        with pytest.raises(ValueError, match="beta must be greater than 0"):
+            convex.certify_heads(x, y, beta, heads)
     for name in ("attention", "value", "output"):
         for wrong in (float("nan"), float("inf")):
             with pytest.raises(ValueError, match=f"heads.{name} must be finite"):
@@ -188,3 +195,9 @@ def test_bad_heads_are_named():
         convex.to_heads(torch.full((2, 2), float("nan")))
     with pytest.raises(ValueError, match="penalty must be one of"):
         convex.to_heads(torch.ones(2, 2), penalty="l1")
+
+
+def test_a_lower_bound_of_nothing_says_nothing():
+    for bound, gap, relative in ((2.0, 1.0, 0.5), (0.0, 3.0, np.inf), (-1.0, 4.0, np.inf), (4.0, -1.0, 0.0)):
+        certificate = HeadsCertificate(objective=3.0, lower_bound=bound, ratio=1.0, imbalance=0.0)
+        assert (certificate.gap, certificate.relative_gap) == (gap, relative)
