@@ -142,7 +142,7 @@ def test_bad_settings(settings, message, tmp_path):
 
 @pytest.mark.parametrize("change, message", [
     ({"name": "a/b"}, "name must consist of .* got 'a/b'"), ({"name": ""}, "name must .*got ''"),
-    ({"name": 3}, "name must .*got 3"),
+    ({"name": 3}, "name must .*got 3"), ({"name": "a.b"}, "name must consist of .* got 'a.b'"),
     ({"function": 3}, "function must be callable, got 3"), ({"workers": 0}, "workers must be at least 1, got 0"),
     ({"workers": 1.5}, "workers must be an integer"), ({"repeats": 1e-9}, "repeats must be Exact"),
     ({"version": 0}, "version must be at least 1"), ({"threads": "two"}, "threads must be one of all, one"),

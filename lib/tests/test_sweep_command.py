@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 
 from attnrank import experiments, sweep
 from attnrank.experiments import EXPERIMENTS
 from attnrank.experiments.experiment import Experiment, Rounding, Statistical
-from attnrank.experiments.upkeep.verification import verify
+from attnrank.experiments.upkeep.verification import _difference, verify
 from attnrank.sweep import __main__ as command
 
 RESULTS = Path(__file__).resolve().parents[2] / "book" / "results"
@@ -192,6 +194,44 @@ def test_list_of_a_running_and_of_a_damaged_table(folder, capsys):
     assert "invalid provenance" in capsys.readouterr().out
 
 
+def test_list_of_several_sessions(folder, capsys):
+    """Devices and versions each once, the date of the last, and the rows of all while the table is not whole."""
+    path = folder / "half.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    [own] = record["sessions"]
+    times = [("2026-03-01T00:00:00+00:00", 3, "gpu"), ("2025-01-01T00:00:00+00:00", 4, "cpu")]
+    sessions = [own | {"id": day, "date": day, "rows": rows, "device": device} for day, rows, device in times]
+    path.write_text(json.dumps(record | {"status": "running", "rows": None, "sessions": sessions}), encoding="utf-8")
+    assert command.main(["half", "--list", "--folder", str(folder)]) == 0
+    assert re.match(r"half +7 rows  running  seeds -  2026-03-01  cpu/gpu  ", capsys.readouterr().out)
+
+
+def test_seeds_are_a_span_only_where_they_are_one():
+    for seeds, said in (([], "-"), ([3], "3"), ([3, 4], "3,4"), ([3, 4, 5], "3..5"), ([3, 5, 7], "3,5,7"),
+                        ([5, 4, 3], "5,4,3"), ([0, 1, 2, 4], "0,1,2,4")):  # fmt: skip
+        assert command._span(seeds) == said
+
+
+def test_options_are_passed_on(folder, monkeypatch, capsys):
+    given = []
+
+    def run(name, **options):
+        given.append((name, options))
+        return sweep.read("half", folder=folder)
+
+    monkeypatch.setattr(command.experiments, "run", run)
+    arguments = ["half", "--profile", "paper", "--workers", "3", "--folder", str(folder)]
+    assert command.main(arguments) == 0 and capsys.readouterr().out == "half (paper): 8 rows, complete\n"
+    options = {"profile": "paper", "folder": str(folder), "workers": 3, "cluster": None}
+    assert given == [("half", options)]
+    seen = []
+    honest = command.verify
+    monkeypatch.setattr(command, "verify", lambda *names, **options: seen.append(options) or honest(*names, **options))
+    for arguments, seconds in ((["--verify", "2"], 5.0), (["half", "--verify", "2", "--seconds", "9"], 9.0)):
+        assert command.main([*arguments, "--folder", str(folder)]) == 0
+        assert (seen[-1]["rows"], seen[-1]["seconds"]) == (2, seconds)
+
+
 def test_list_of_the_book(capsys):
     assert command.main(["--list", "--folder", str(RESULTS)]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(EXPERIMENTS)
@@ -245,6 +285,22 @@ def test_columns_that_are_not_compared_do_not_count_as_a_difference(tmp_path):
 def test_other_failures(change, message, folder):
     verdict = verify("half", Experiment(**(vars(HALF) | change)), generator=generator(), folder=folder)
     assert re.search(message, verdict.failure) and "DIFFERS" in str(verdict)
+
+
+@pytest.mark.parametrize("change, message", [
+    ({"version": 2}, "the table half is of version 1, its experiment of 2; delete both files"),
+    ({"repeats": Rounding(1e-6)}, "the table half says that it repeats as .*1e-09.*, its experiment rounding"),
+])
+def test_a_table_of_another_declaration_fails(change, message, folder):
+    """Its numbers may be the same: what they are compared by is not."""
+    verdict = verify("half", Experiment(**(vars(HALF) | change)), generator=generator(), folder=folder)
+    assert re.search(message, verdict.failure) and verdict.compared == 0
+
+
+def test_a_difference_is_relative_to_the_larger_of_both():
+    old, new = (pd.DataFrame({"a": a, "n": [1, 2, 3]}) for a in ([1.0, 0.0, math.nan], [4.0, 0.0, math.nan]))
+    assert _difference(old, new) == 0.75 == _difference(new, old)
+    assert _difference(old[1:], new[1:]) == 0.0
 
 
 def test_damaged_and_unfinished_tables_fail(folder, capsys):

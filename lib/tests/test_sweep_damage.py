@@ -89,6 +89,9 @@ DAMAGE = {
     "unknown status": (json_edit(status="done"), r"T\.json: invalid provenance: status is 'done'"),
     "unknown type": (json_edit(results={"rank": "complex"}), r"T\.json: invalid provenance: unknown column type"),
     "no result columns": (json_edit(results=None), r"T\.json: invalid provenance: complete without result columns"),
+    "count no number": (json_edit(rows="60"), r"T\.json: invalid provenance: rows is '60'"),
+    "no sessions": (json_edit(sessions=None), r"T\.json: invalid provenance: sessions is None"),
+    "repeats unknown": (json_edit(repeats={"kind": "roughly"}), r"T\.json: invalid provenance: repeats must be one of"),
     "count changed": (json_edit(rows=59), r"T\.csv: its 60 rows are not"),
     "checksum changed": (json_edit(sha256="0" * 64), r"T\.csv: the checksum"),
 } | {f"JSON without {field}": (json_drop(field), rf"T\.json: invalid provenance: no field '{field}'")

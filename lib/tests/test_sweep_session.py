@@ -91,16 +91,26 @@ def test_interrupted_before_and_after_every_write(tmp_path, monkeypatch):
 
     monkeypatch.setattr(_session, "write", cut("write"))
     monkeypatch.setattr(_session.Session, "_append", cut("_append"))
-    sweep.run("T", simple, GRID, folder=tmp_path / "whole")
-    assert at[0] >= 12
+
+    def begun(name):
+        """A folder in which an earlier session stored a row out of the grid's order."""
+        (tmp_path / name).mkdir()
+        session(tmp_path / name).store((2,), simple(2))
+        return tmp_path / name
+
+    whole = begun("whole")
+    at[:] = 0, 0
+    sweep.run("T", simple, GRID, folder=whole)
+    assert at[0] >= 10
     for moment in range(1, at[0] + 1):
-        folder = tmp_path / str(moment)
+        at[:] = 0, 0
+        folder = begun(str(moment))
         at[:] = 0, moment
         with pytest.raises(KeyboardInterrupt):
             sweep.run("T", simple, GRID, folder=folder)
         at[:] = 0, 0
         assert len(sweep.run("T", simple, GRID, folder=folder)) == 3
-        assert bytes_of(folder) == HALVES == bytes_of(tmp_path / "whole")
+        assert bytes_of(folder) == HALVES == bytes_of(whole)
         assert sweep.read("T", folder=folder).n.tolist() == [3, 1, 2]
 
 
@@ -226,3 +236,26 @@ def test_the_folder_of_results_does_not_move_with_the_process(tmp_path, monkeypa
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path)
     assert sweep.results_folder("here") == tmp_path.resolve() / "here"
+
+
+def test_settings_whose_columns_are_exchanged_are_others(tmp_path):
+    def function(**setting):
+        return {"difference": setting["a"] - setting["b"]}
+
+    sweep.run("T", function, [{"a": 1, "b": 2}], folder=tmp_path)
+    with pytest.raises(ValueError, match="the stored setting columns are"):
+        sweep.run("T", function, [{"b": 1, "a": 2}], folder=tmp_path)
+
+
+def test_a_file_that_replaces_one_of_its_size_is_told_from_it(tmp_path):
+    _session.write(tmp_path / "a", "one")
+    before = _session.stamp(tmp_path / "a")
+    assert before == _session.stamp(tmp_path / "a") is not None
+    _session.write(tmp_path / "a", "two")
+    assert _session.stamp(tmp_path / "a") != before and _session.stamp(tmp_path / "b") is None
+
+
+def test_values_at_the_ends_of_their_range_are_held(tmp_path):
+    ends = {"least": -(2**63), "most": 2**63 - 1, "longest": "a" * 1000}
+    sweep.run("T", lambda n: ends, sweep.grid(n=[1]), folder=tmp_path)
+    assert sweep.read("T", folder=tmp_path).to_dict("records") == [{"n": 1} | ends]
