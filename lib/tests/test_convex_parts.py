@@ -278,3 +278,22 @@ def test_predictions_need_shapes_that_fit():
             convex.predict(x, z, gates=given)
     with pytest.raises(ValueError, match="x must have shape"):
         convex.predict(x[0], draw(4, 3))
+
+
+@pytest.mark.parametrize("loss", ["squared", "cross_entropy"])
+def test_derivatives_in_heads_are_those_of_autograd(loss):
+    given = problem(draw(7, 3, 4), torch.softmax(draw(7, 3, seed=1), 1), loss, "nuclear", None)
+    token = torch.tensor([0, 2, 2, 1])
+
+    def value(point):
+        heads = _factored.Factors(token, point[:16].view(4, 4), point[16:].view(4, 3))
+        u = torch.einsum("ihd,hd,hl->il", given.a[:, token], heads.u, heads.w)
+        fit = 0.5 * (u - given.y).square() if loss == "squared" else u.logsumexp(1) - (given.y * u).sum(1)
+        return fit.sum() + 0.7 * 0.5 * (heads.u.square().sum() + heads.w.square().sum())
+
+    point = draw(28, seed=2)
+    heads = _factored.Factors(token, point[:16].view(4, 4), point[16:].view(4, 3))
+    gradient, hessian = _factored._derivatives(given, 0.7, heads)
+    assert _factored._value(given, 0.7, heads) == pytest.approx(value(point).item(), rel=1e-13)
+    torch.testing.assert_close(gradient, torch.autograd.functional.jacobian(value, point))
+    torch.testing.assert_close(hessian, torch.autograd.functional.hessian(value, point))
