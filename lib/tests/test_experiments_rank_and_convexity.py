@@ -102,6 +102,54 @@ def test_projected_weights_arrive_and_a_softmax_does_not():
     assert rows["softmax"]["logit_gap"] > vertices.softmax_vertices("softmax", 0.02, 2, 100)["logit_gap"]
 
 
+def test_projected_weights_end_at_the_vertices():
+    row = vertices.softmax_vertices("projected", 0.02, 2, 3000)
+    assert row["missing"] == 0.0 == row["logit_gap"] and abs(row["gap"]) < 1e-6
+
+
+@pytest.mark.parametrize("target", norms.TARGETS)
+def test_what_is_said_of_an_optimum_against_numpy(target):
+    x, y, truth = norms.regression(target, 1)
+    assert x.shape == (norms.SAMPLES, norms.TOKENS, norms.DIMENSION) and len(y) == norms.SAMPLES
+    rows = truth.norm(dim=1).gt(0).sum().item()
+    assert (rows, np.linalg.matrix_rank(truth.numpy())) == {"two tokens": (2, 2), "rank one": (12, 1)}[target]
+    row, errors, tokens = norms.constraint_norms(target, "simplex", 2), [], []
+    for seed in (0, 1):
+        z, truth = (part.numpy() for part in norms.fitted(target, "simplex", seed))
+        errors.append(np.linalg.norm(z - truth) / np.linalg.norm(truth))
+        assert norms.error(target, "simplex", seed) == pytest.approx(errors[-1])
+        tokens.append(sum(np.linalg.norm(line) > 1e-5 * np.linalg.norm(z) for line in z))
+    assert row["error_mean"] == pytest.approx(np.mean(errors))
+    assert row["error_standard_error"] == pytest.approx(np.std(errors, ddof=1) / 2**0.5)
+    assert [row[f"tokens_{end}"] for end in ("least", "mean", "most")] == [min(tokens), np.mean(tokens), max(tokens)]
+    assert row["rank_most"] <= min(max(tokens), norms.DIMENSION)
+
+
+def test_the_best_of_several_starts_reaches_the_optimum_with_enough_heads():
+    """Seed 0 has an optimum of rank 2: two heads reach it, and one, which is stuck above it, has a worst start."""
+    enough, few = norms.linear_heads(0, 0.05, 2, 2), norms.linear_heads(0, 0.05, 1, 3)
+    assert abs(enough["excess"]) < 1e-9 and enough["rank"] == 2
+    assert 0.05 < few["excess"] < few["worst_excess"]
+
+
+def test_excess_is_over_the_least_norm_and_a_matrix_that_does_not_separate_has_none(monkeypatch):
+    least = [margins._least(seed) for seed in range(3)]
+    for which, name in enumerate(("frobenius", "nuclear")):
+        found = torch.stack([3.0 * pair[which] for pair in least])  # at margin 3: norms are those at margin 1
+        found[2] *= -1
+        monkeypatch.setattr(margins, "_trained", lambda *_, found=found: {100: found})
+        row = margins.attention_svm("W", 100, 3)
+        other = {"frobenius": "nuclear", "nuclear": "frobenius"}[name]
+        assert row[f"{name}_excess"] == pytest.approx(0.0, abs=1e-6) and row[f"{other}_excess"] > 1e-3
+        assert row["not_separated"] == 1 and row["rank"] == row[f"rank_{name}"]
+
+
+def test_the_larger_side_of_what_a_sequence_program_learns_counts():
+    """A permutation that is hardly noisy is learned, and its hardmax rank is n; its negative is on the other side."""
+    row = vertices.trained_selections("permutation", 4, 64, 0.5, 2)
+    assert row["hardmax_share_mean"] == 1.0 and row["rank_mean"] == 4.0
+
+
 def test_unknown_names_are_refused():
     with pytest.raises(ValueError, match="target must be one of"):
         norms.regression("dense", 0)
