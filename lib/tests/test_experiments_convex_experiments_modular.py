@@ -5,6 +5,7 @@ import json
 import math
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pandas as pd
@@ -188,6 +189,27 @@ def test_the_place_of_a_rise_is_that_of_a_permutation_test():
     times = {"fitted_at": 0.0, "rising_at": 250.0, "generalised_at": 350.0}
     row = pd.DataFrame([moments.movement(run, "rank") | times])
     assert moments.windows(row).tolist() == [4]  # as counted in the test above
+
+
+def test_what_is_said_of_a_run(monkeypatch):
+    """Accuracy rises, and falls again at the end; the first look is not the start."""
+    run = looks([0.1, 0.2, 0.5, 0.97, 0.6])
+    for k, look in enumerate(run):
+        look |= {"fit_loss": 5.0 - k, "fit_accuracy": min(1.0, 0.5 + 0.25 * k), "test_loss": 1.0}
+        look |= dict.fromkeys(moments.FOLLOWED, 2.0 + k)
+    ran = types.SimpleNamespace(epochs=run, seconds=1.26, threads=1, device="cpu")
+    monkeypatch.setattr(modular, "trained", lambda *_: (torch.nn.Linear(2, 3), ran, ""))
+    row = modular.modular_runs(**TINY)
+    expected = {
+        "parameters": 9, "early_loss": 4.0, "done": 200.0, "fitted_at": 100.0, "rising_at": 50.0, "half_at": 100.0,
+        "generalised_at": 150.0, "fit_accuracy": 1.0, "test_accuracy": 0.6, "best_accuracy": 0.97, "seconds": 1.3,
+        "hardmax_1_before": 3.0, "hardmax_1_after": 5.0, "hardmax_1_share": None, "stopped": "",
+    }  # fmt: skip
+    assert {name: row[name] for name in expected} == expected
+    modular._run.cache_clear()
+    shown = [modular.modular_curves(**TINY, point=point)["step"] for point in (0, 4, 6, 10, 34, 36, 40)]
+    modular._run.cache_clear()
+    assert shown == [0.0, 0.0, 50.0, 50.0, 150.0, 200.0, 200.0]
 
 
 @pytest.fixture(scope="module")

@@ -199,6 +199,61 @@ def test_faults_of_a_student_are_noticed_in_its_maps(setting, monkeypatch):
     student.taught.cache_clear()
 
 
+def test_attended_positions_are_a_mean_over_all_rows():
+    rows = torch.tensor([[1.0, 0.0], [0.5, 0.5]]).double()
+    assert layers.attended(rows) == pytest.approx(1.5) == layers.attended(rows.expand(5, 3, 2, 2))
+
+
+def test_an_error_is_relative_to_the_variance_of_the_teacher(lessons):
+    lesson = teacher.Lesson(lessons[0].x, 3.0 * lessons[0].target + 1.0, lessons[0].label)
+    mean = lesson.target.mean().expand(40)
+    assert student.relative_error(mean, lesson) == pytest.approx(1.0)
+    assert student.relative_error(0.5 * (mean + lesson.target), lesson) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("method", ["softmax", "heads"])
+def test_a_pass_is_a_step_down_the_objective_over_the_number_of_texts(method, monkeypatch):
+    """With all texts in one batch and plain gradient steps, of which the first is of the whole rate, the second of
+    half."""
+    setting = SETTING | {"method": method, "passes": 2, "rate": 0.01}
+    monkeypatch.setattr(torch.optim, "Adam", torch.optim.SGD)
+    begun = student.taught.__wrapped__(**setting | {"rate": 0.0})
+    model, lesson, count = begun.model, begun.lessons[0], len(begun.lessons[0].x)
+    assert count <= student.BATCH
+    for rate in (0.01, 0.005):
+        loss = 0.5 * (model(lesson.x) - lesson.target.float()).square().sum()
+        loss = loss + 0.5 * begun.optimum.beta * sum(part.square().sum() for part in model.decayed())
+        slopes = torch.autograd.grad(loss / count, list(model.parameters()))
+        with torch.no_grad():
+            for part, slope in zip(model.parameters(), slopes, strict=True):
+                part -= rate * slope
+    found = student.taught.__wrapped__(**setting)
+    for own, expected in zip(found.model.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(own, expected, rtol=1e-5, atol=1e-6)
+    assert found.looks[-1].objective == pytest.approx(loss.item(), rel=0.2)
+    n, d = lesson.x.shape[1:]
+    passes = 2 * operations.pass_flops(model, count, n, d, 1)
+    size = student.QK_DIM if method == "softmax" else 1
+    assert found.looks[-1].operations == passes == 6 * model.forward_flops(count, n, d, 4, size)
+
+
+def test_what_is_said_of_a_student_on_unseen_texts(monkeypatch):
+    """Its verdicts are at the teacher's threshold; with attention fixed at its mean it is another predictor."""
+    setting = SETTING | {"method": "softmax"}
+    row, found = student.student_runs(**setting), student.taught(**setting)
+    lesson, _, test = found.lessons
+    assert abs(test.threshold) > 1e-3
+    predicted = found.predict(test.x).detach()
+    says = predicted > test.threshold
+    assert row["agreement"] == pytest.approx((says == (test.target > test.threshold)).double().mean().item())
+    assert row["accuracy"] == pytest.approx((says == test.label).double().mean().item())
+    weights = found.model.weights(lesson.x).mean(0)
+    fixed = found.model.predict(test.x, weights).detach().double()
+    expected = (fixed - test.target).square().mean() / test.target.var(unbiased=False)
+    assert row["fixed_error"] == pytest.approx(expected.item(), rel=1e-5)
+    assert abs(row["fixed_error"] - row["test_error"]) > 1e-6
+
+
 def test_factorisations_are_counted():
     a = 5 * torch.eye(6, dtype=torch.float64)
     with FlopCounterMode(display=False, custom_mapping=operations.FACTORISATIONS) as counter:
