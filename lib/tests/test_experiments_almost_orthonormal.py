@@ -42,6 +42,49 @@ def test_token_ranks_of_two_tokens(keys):
     assert abs(row["rank_mean"] - exact) < 4.9 * row["rank_standard_error"] < 0.04
 
 
+def test_the_smallest_eigenvalue_is_what_it_is_unless_it_is_a_rounding_error():
+    assert module.token_ranks("simplex", 0.95, 8, "orthonormal", 2, 0)["smallest_eigenvalue"] == pytest.approx(0.05)
+    assert module.token_ranks("simplex", 1.0, 8, "orthonormal", 2, 0)["smallest_eigenvalue"] == 0.0
+
+
+def test_adversarial_tokens_are_measured_on_weights_that_the_ascent_did_not_see(monkeypatch):
+    gram = module.perturbed_gram("pairs", 8, 0.5, generator=seeded())
+    monkeypatch.setattr(module, "adversarial_gram", lambda *_, **__: gram)
+    row = module.adversarial_tokens(8, 3, 0.5, "orthonormal", 0, 50, 7)
+    rank, orthonormal = module.ranks_of_gram(gram, 3, 50, generator=seeded(1007))
+    assert row["rank_mean"] == rank.mean().item() and row["max_error"] == pytest.approx(0.5)
+    assert row["excess_mean"] == pytest.approx((rank - orthonormal).mean().item())
+
+
+def test_a_step_of_the_adversary_is_one_of_adam_up_its_surrogate():
+    """The first step goes by the sign of the slope: that of the keys that are hit if each query samples one, at
+    temperature 0.1 sqrt(d_h), which is taken here by finite differences."""
+    n, d_h = 4, 3
+    start = module.adversarial_gram(n, d_h, 1.0, start="orthonormal", steps=0, seed=5)
+    after = module.adversarial_gram(n, d_h, 1.0, start="orthonormal", steps=1, seed=5)
+    generator = seeded(5)
+    x = torch.eye(n).double() + 0.025 * torch.randn(n, n, generator=generator, dtype=torch.float64)
+    x = (x / x.norm(dim=1, keepdim=True)).numpy()
+    np.testing.assert_allclose(x @ x.T, start, atol=1e-12)
+    q, k = torch.randn(2, 32, n, d_h, generator=generator, dtype=torch.float64).numpy()
+
+    def hit(x):
+        scores = (x @ q) @ np.swapaxes(x @ k, 1, 2) / (0.1 * math.sqrt(d_h))
+        attention = np.exp(scores - scores.max(-1, keepdims=True))
+        attention /= attention.sum(-1, keepdims=True)
+        return (1 - np.prod(1 - attention, axis=1)).sum(1).mean()
+
+    slope = np.zeros((n, n))
+    for place in np.ndindex(n, n):
+        move = np.zeros((n, n))
+        move[place] = 1e-6
+        slope[place] = (hit(x + move) - hit(x - move)) / 2e-6
+    moved = x + 0.1 / n * np.sign(slope)
+    moved /= np.linalg.norm(moved, axis=1, keepdims=True)
+    np.testing.assert_allclose(moved @ moved.T, after, atol=1e-6)
+    assert hit(moved) > hit(x)
+
+
 # Gram matrices
 
 @pytest.mark.parametrize("structure", module.STRUCTURES)
