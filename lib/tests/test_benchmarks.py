@@ -12,7 +12,18 @@ import pytest
 import torch
 
 from attnrank import sweep
-from attnrank.benchmarks import CONTESTS, brand, compare, extra_memory, interleaved, machine, processor
+from attnrank.benchmarks import (
+    CONTESTS,
+    brand,
+    compare,
+    contests,
+    extra_gpu_memory,
+    extra_memory,
+    interleaved,
+    machine,
+    probing,
+    processor,
+)
 from attnrank.benchmarks.__main__ import line, main
 from attnrank.benchmarks.contests import TILE, one_hot_rank, queries_and_keys, tiled_product
 from attnrank.experiments import EXPERIMENTS
@@ -74,6 +85,29 @@ def test_ratios_are_of_medians_with_the_spread_of_rounds():
     assert (ratio.low, ratio.high) == (1.0, 4.0)
 
 
+def test_a_turn_that_the_first_call_fills_is_one_call():
+    machine = Machine(slowing=0.5)  # the first call takes 4 s, the second would take 2 s
+    interleaved([machine.routine("a", 4.0)], 1, turn=4.0, clock=machine.clock)
+    assert "".join(machine.calls) == "aa"
+
+
+def test_memory_on_a_gpu_is_what_work_adds_at_its_peak(monkeypatch):
+    used = {"now": 5, "peak": 9}
+    for name, value in (
+        ("synchronize", lambda: None), ("memory_allocated", lambda: used["now"]),
+        ("max_memory_allocated", lambda: used["peak"]),
+        ("reset_peak_memory_stats", lambda: used.update(peak=used["now"])),
+    ):  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, value)
+    assert extra_gpu_memory(lambda: used.update(peak=used["now"] + 3)) == 3.0
+    assert extra_gpu_memory(lambda: None) == 0.0
+
+
+def test_probing_costs_so_many_forward_passes(monkeypatch):
+    monkeypatch.setattr(probing, "rounds_of", lambda n, rank, rounds: ([6.0, 6.0, 9.0], [3.0, 3.0, 3.0]))
+    assert probing.costs(16, ("hardmax",)) == {"hardmax": 2.0}
+
+
 @pytest.mark.parametrize(
     ("ratio", "bar", "expected"),
     [
@@ -106,6 +140,16 @@ def test_contestant_and_baseline_of_a_contest_answer_the_same_question():
             tol = 1e-3 * (reference[:, :1] if "relative" in name else 1.0)
             reference = (reference >= tol).sum(-1)
         assert answer.tolist() == reference.tolist(), name
+
+
+def test_the_floor_is_the_product_of_queries_and_keys(monkeypatch):
+    """In float32, whatever the precision of the contestants."""
+    seen = []
+    monkeypatch.setattr(contests, "tiled_product", lambda q, k: seen.append((q, k)))
+    q, k = queries_and_keys(16, 4, 2, "float64", "cpu")
+    for name in ("one-hot", "product"):
+        CONTESTS[name].prepare(n=16, d_h=4, batch=2, dtype="float64", device="cpu")[-1]()
+        assert all(torch.equal(own, given.float()) for own, given in zip(seen.pop(), (q, k), strict=True))
 
 
 def test_the_tiled_product_computes_every_score_once(monkeypatch):
