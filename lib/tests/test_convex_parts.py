@@ -90,14 +90,14 @@ def test_newton_in_heads_closes_the_gap_at_settled_ranks(loss):
     assert objective - feasible(given, beta, v, given.correlate(v))[1] <= 1e-12 * objective
 
 
-def test_newton_in_heads_never_raises_the_objective():
+def test_a_newton_step_in_heads_never_raises_the_objective():
     for seed in range(5):
         given = problem(draw(6, 4, 3, seed=seed), draw(6, 2, seed=seed + 50), "squared", "nuclear", None)
         for scale in (0.01, 1.0, 100.0):
             start = scale * draw(4, 3, 2, seed=seed + 100)
             before, after = (
                 given.loss.value(given.predict(z), given.y) + given.penalty.value(z)
-                for z in (start, _factored.polish(given, 1.0, start))
+                for z in (start, _factored.polish(given, 1.0, start, steps=1))
             )
             assert after <= before * (1 + 1e-12)
 
@@ -172,13 +172,13 @@ def test_gradient_and_newton_steps_are_added_and_limited(patience, steps, monkey
         assert f"after {sum(steps)} steps" in str(caught.value)
 
 
-def test_a_round_of_cross_entropy_is_a_step_even_where_its_program_takes_none(steps):
+def test_a_round_of_cross_entropy_is_a_step_even_where_its_program_takes_none(monkeypatch):
+    """Or rounds that no step improves would go on for ever."""
+    rounds, honest = [], _group.newton
+    monkeypatch.setattr(_group, "newton", lambda *given: rounds.append((*honest(*given)[:2], 0)) or rounds[-1])
     x, y = draw(12, 6, 3), torch.softmax(draw(12, 2, seed=1), 1)
     beta = 0.5 * convex.beta_max(x, y, loss="cross_entropy")
-    solution = convex.solve(x, y, beta, loss="cross_entropy")
-    steps.clear()
-    again = convex.solve(x, y, beta, loss="cross_entropy", start=solution.z, tol=solution.relative_gap / 10)
-    assert again.iterations == sum(max(taken, 1) for taken in steps)
+    assert convex.solve(x, y, beta, loss="cross_entropy").iterations == len(rounds) > 1
 
 
 @pytest.mark.parametrize("loss, curvature", [("squared", 1.0), ("cross_entropy", 0.5)])

@@ -33,8 +33,8 @@ def token_ranks(tokens: str, level: float, n: int, keys: str, samples: int, seed
     """Mean rank of ``samples`` Gaussian heads on tokens that may break the barrier, for keys that may reach it.
 
     The tokens are those of :func:`leveled_gram`. ``keys``: "orthonormal", the unit vectors of R^n; "circle", n evenly
-    spaced in the plane; "uneven", n fixed vectors of R^3 with lengths from 1/3 to 3; "own", x W_k with
-    ``OWN_HEAD_DIM`` dimensions.
+    spaced in the plane; "uneven", n fixed Gaussian vectors of R^3 times factors from 1/3 to 3; "own", x W_k
+    with ``OWN_HEAD_DIM`` dimensions.
     """
     _check.choice("keys", keys, KEYS)
     gram, generator = leveled_gram(tokens, level, n), seeded(seed)
