@@ -164,6 +164,13 @@ def test_a_contest_is_of_a_rival_at_a_tolerance_that_suffices(rival):
     assert contest("slow, one", bar=">= 10000")["verdict"] == "missed"
 
 
+def test_a_tolerance_that_nearly_suffices_does_not(rival, monkeypatch):
+    gaps = iter([1.1e-9, 1e-9, 1e-9])
+    monkeypatch.setattr(contests, "verified_gap", lambda *_, **__: next(gaps))
+    row = contest("slow, one")
+    assert row["rival_reached"] == 1e-9 and row["verdict"] == "met" and not list(gaps)  # tried twice, and timed once
+
+
 def test_a_rival_that_does_not_reach_the_gap_is_told(rival, monkeypatch):
     monkeypatch.setitem(contests.TOLERANCES, "slow, one", (0.5, 0.3))
     row = contest("slow, one")

@@ -173,6 +173,14 @@ def test_movement_counts_the_windows_that_move_as_far():
     assert set(never.values()) == {None}
 
 
+def test_a_window_that_moves_as_far_as_the_rise_counts_and_a_quarter_is_not_yet_risen():
+    run = looks([0.1, 0.25, 0.97])
+    for look, value in zip(run, (0.0, 2.0, 4.0), strict=True):
+        look["rank"] = value
+    assert moments.rise(run) == (1, 2)  # one look before it, and so one window
+    assert moments.movement(run, "rank") == {"rank_before": 2.0, "rank_after": 4.0, "rank_share": 1.0}
+
+
 def test_the_place_of_a_rise_is_that_of_a_permutation_test():
     """Where a rise is one of m + 1 windows in random order, it is among the first 5 % in at most 5 % of runs. By the
     share of the other windows alone, it would be in more: in every fourth run of three windows."""
@@ -312,6 +320,8 @@ def test_scores_of_unseen_cells(gates):
     assert row["true_score"] <= 1e-9 < row["best_score"] and row["test_accuracy"] == 0.0
     if not gates:
         assert row["test_loss"] >= row["bound"] - 1e-9
+        few = program.modular_program(7, "division", "group", 0, 0.3, 0.25, 0)  # margins add up to nothing: 9 cells, 27
+        assert 9 * few["fit_loss"] + 27 * few["bound"] == pytest.approx(36 * math.log(6)) and few["cells"] == 9
     clipped = program.modular_program(7, "clipped", "group", gates, 0.3, 0.5, 0)
     assert clipped["test_accuracy"] > 0.2 and clipped["test_loss"] < clipped["bound"]
 

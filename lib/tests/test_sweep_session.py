@@ -73,8 +73,9 @@ def test_what_is_written_is_forced_to_disk_before_it_counts(tmp_path, monkeypatc
     assert len(appended) == 2 and {*appended, *replaced} <= forced
 
 
-def test_interrupted_before_and_after_every_write(tmp_path, monkeypatch):
-    """Run again, the table is whole and its bytes are the same."""
+@pytest.mark.parametrize("earlier", [False, True])
+def test_interrupted_before_and_after_every_write(earlier, tmp_path, monkeypatch):
+    """Run again, the table is whole and its bytes are the same; also one that an earlier session began."""
     honest, at = {"write": _session.write, "_append": _session.Session._append}, [0, 0]
 
     def cut(name):
@@ -93,9 +94,10 @@ def test_interrupted_before_and_after_every_write(tmp_path, monkeypatch):
     monkeypatch.setattr(_session.Session, "_append", cut("_append"))
 
     def begun(name):
-        """A folder in which an earlier session stored a row out of the grid's order."""
+        """A folder in which an earlier session, if any, stored a row out of the grid's order."""
         (tmp_path / name).mkdir()
-        session(tmp_path / name).store((2,), simple(2))
+        if earlier:
+            session(tmp_path / name).store((2,), simple(2))
         return tmp_path / name
 
     whole = begun("whole")
