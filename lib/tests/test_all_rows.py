@@ -70,6 +70,22 @@ def test_each_way_to_round_is_its_own(book, monkeypatch):
     pd.testing.assert_frame_equal(coverage(**book), expected)
 
 
+def test_runs_of_training_are_kept_apart_by_the_way_to_round(book, monkeypatch):
+    """One that was trained under another variable would be read back, and compared with itself."""
+    seen = []
+
+    def differences(name, function, *, runs, **options):
+        seen.append((runs, runs.is_dir()))
+        return iter(())
+
+    monkeypatch.setattr(all_rows.sweep, "differences", differences)
+    for threads, rounding in ((1, ""), (2, ""), (1, "COMPATIBLE")):
+        monkeypatch.setenv("MKL_CBWR", rounding)
+        assert list(verify_all(**book, threads=threads)) == []
+    assert len({folder for folder, _ in seen}) == 3 and all(made for _, made in seen)
+    assert {folder.parent for folder, _ in seen} == {book["record"].with_suffix(".runs").resolve()}
+
+
 def test_threads_are_set_and_a_difference_is_kept_until_it_is_mended(book):
     """The table was computed with one thread, and says so: with two its last column differs."""
     found = [difference for *_, difference in verify_all(**book, threads=2)]

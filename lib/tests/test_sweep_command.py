@@ -342,6 +342,14 @@ def test_rows_that_cannot_be_drawn(folder, monkeypatch, capsys):
     assert verify("half", HALF, seconds=101, generator=generator(), folder=folder).compared == 5
 
 
+def test_where_few_rows_are_cheap_the_cheapest_are_drawn(folder):
+    """Row n takes n seconds: none over ten times what is allowed, and all together no longer than that."""
+    slow = Experiment(**(vars(HALF) | {"seconds_again": lambda setting: float(setting["n"])}))
+    for rows, seconds, drawable, compared in ((4, 2, 4, 4), (1, 2, 2, 1), (8, 2, 8, 2), (8, 0.5, 5, 1), (9, 9, 8, 8)):
+        verdict = verify("half", slow, rows=rows, seconds=seconds, generator=generator(), folder=folder)
+        assert (verdict.drawable, verdict.compared) == (drawable, compared), (rows, seconds)
+
+
 def test_bad_arguments(folder):
     with pytest.raises(ValueError, match="rows must be at least 1, got 0"):
         verify("half", HALF, rows=0, generator=generator(), folder=folder)
