@@ -58,6 +58,8 @@ def test_repetitions_of_a_curve_are_counted():
     assert cost.products(many) == pytest.approx(300 * cost.products(one))
     heads = [{"n": 50, "d": 64, "d_h": d_h, "samples": 1} for d_h in growth.HEAD_DIMS]
     assert cost.products(one) == pytest.approx(sum(map(cost.products, heads)), rel=1e-12)
+    third = heads[0] | {"layer": 3}  # the layers below have as many heads
+    assert cost.products(third) == pytest.approx(3 * cost.products(heads[0]))
 
 
 def test_counted_operations_are_those_of_pytorch():
