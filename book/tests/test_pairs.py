@@ -98,6 +98,22 @@ def test_changed_code_is_run(executed: NotebookNode, tmp_path: Path) -> None:
     assert pairs.sync(save(tmp_path, never, TEXT.replace("Words.", "Other words.")) / "01_title.md") is None
 
 
+def test_all_pairs_whose_halves_differ_are_written(executed: NotebookNode, tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(pairs, "NOTEBOOKS", save(tmp_path, executed, TEXT.replace("Words.", "Other words.")))
+    monkeypatch.setattr(pairs, "check", lambda: [])  # the verdict is on the book's own pairs
+    for said in (f"{tmp_path / '01_title.ipynb'}\n", ""):  # the second time there is nothing to write
+        assert pairs.main([]) == 0 and capsys.readouterr().out == said
+        assert pairs.faults(tmp_path / "01_title.ipynb") == []
+
+
+def test_equal_cells_have_ids_of_their_own() -> None:
+    cells = [nbformat.v4.new_code_cell("1 + 1"), nbformat.v4.new_code_cell("1 + 1"), nbformat.v4.new_raw_cell("1 + 1")]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    pairs.stable_ids(notebook)
+    ids = [cell.id for cell in notebook.cells]
+    assert len(set(ids)) == 3 and ids[1] == f"{ids[0]}-1"
+
+
 def changed_source(notebook: NotebookNode) -> None:
     notebook.cells[1].source = 'print("two")'
 
@@ -112,6 +128,10 @@ def changed_tags(notebook: NotebookNode) -> None:
 
 def changed_alt(notebook: NotebookNode) -> None:
     notebook.cells[3].metadata.mystnb.image.alt = "something else"
+
+
+def changed_metadata(notebook: NotebookNode) -> None:
+    notebook.metadata.title = "Another title"
 
 
 def changed_type(notebook: NotebookNode) -> None:
@@ -142,6 +162,7 @@ def on_stderr(notebook: NotebookNode) -> None:
     ("fault", "message"),
     [
         (changed_source, "differs"), (changed_words, "differs"), (changed_tags, "differs"), (changed_alt, "differs"),
+        (changed_metadata, "differs"),
         (changed_type, "differs"), (missing_cell, "differs"), (never_run, "execution count None"),
         (out_of_order, "execution count 2"), (an_error, "raised ValueError: planted"), (on_stderr, "stderr: planted"),
     ],
