@@ -88,6 +88,10 @@ class TestLinks:
                 tree = ast.parse((BOOK.parent / file).read_text(encoding="utf-8"))
                 assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, test
 
+    def test_no_other_claim_names_a_theorem(self):
+        kinds = {row["id"]: row["kind"] for row in report.read_ledger(BOOK / "results")}
+        assert {kinds[claim] for claim in claim_links.theorems()} == {"theorem"}
+
     def test_nearly_every_claim_of_a_theorem_names_it(self):
         """A claim may test a statement that stands in the text: then claim_theorems.csv says so by an empty field."""
         rows = report.read_ledger(BOOK / "results")

@@ -281,6 +281,7 @@ BAD = {
     "overflow": (lambda x, y: (x * 1e200, y, 0.1), {"gates": draw(6, 2) * 1e200}, "gates times x must be finite"),
     "large": (lambda x, y: (x * 1e70, y, 0.1), {}, r"x must have its largest entry in \[1e-60, 1e\+60\], got"),
     "small": (lambda x, y: (x, y * 1e-170, 1e-171), {}, "y must have its largest entry in"),
+    "start's nan": (lambda x, y: (x, y, 0.1), {"start": torch.full((4, 3), float("nan"))}, "start must be finite, got"),
     "start": (lambda x, y: (x, y, 0.1), {"start": torch.ones(2)}, "start must be a tensor of z's shape"),
 }
 

@@ -129,6 +129,12 @@ def test_a_new_version_begins_anew(tmp_path):
     assert sweep.run("T", new, grid, folder=tmp_path, checkpoint=True, version=2).half.tolist() == [0.5]
 
 
+def test_every_row_of_every_table_and_version_has_a_folder_of_its_own(tmp_path):
+    """Rows that are computed beside each other keep checkpoints of the same names."""
+    places = [("T", 1, (1, "a")), ("T", 1, (2, "a")), ("T", 1, (1, "b")), ("T", 2, (1, "a")), ("S", 1, (1, "a"))]
+    assert len({_manner.checkpoint_folder(tmp_path, *place) for place in places}) == len(places)
+
+
 def test_places_that_do_not_suit(tmp_path):
     for options, message in (
         ({"threads": "all", "workers": 2}, "workers must be 1"),
