@@ -119,6 +119,47 @@ def test_early_rows_are_compared_tightly_where_they_are_of_the_same_step():
         assert (repeats.difference(row, row | change, 50) is not None) == seen, change
 
 
+def test_differences_are_relative_to_the_larger_magnitude_whichever_it_is():
+    for repeats in (Exact(), Rounding(1e-6)):
+        slack = repeats.rtol
+        for a, b, seen in ((1.0, 1 + 0.9 * slack, False), (1.0, 1 + 1.5 * slack, True), (0.0, 1e-3, True)):
+            for old, new in ((a, b), (b, a), (-a, -b)):
+                assert (repeats.difference({"x": old}, {"x": new}, 1) is not None) == seen
+    wide = Rounding(0.5)  # 1 and 2 differ by half of the larger one
+    assert wide.difference({"x": 1.0}, {"x": 2.0}, 1) is None is wide.difference({"x": 2.0}, {"x": 1.0}, 1)
+    assert wide.difference({"x": 1.0}, {"x": 2.1}, 1) is not None
+
+
+def test_all_columns_of_before_and_early_must_hold():
+    row = {"epoch": 0, "point": 3, "step": 5.0, "mean": 2.0}
+    repeats = Statistical({"mean": 0.1}, before={"epoch": 0, "point": 0})
+    assert not repeats.begins(row) and repeats.begins(row | {"point": 0})
+    repeats = Statistical({"mean": 0.1}, early={"step": 9.0, "point": 2}, early_errors={"mean": 1e-4})
+    early = row | {"point": 2}
+    tight, wide = repeats.margin("mean", early, 50), repeats.margin("mean", row, 50)
+    assert wide == pytest.approx(1000 * tight) == repeats.margin("mean", early | {"step": 10.0}, 50)
+    new = early | {"mean": 2 + 2 * tight}
+    repeats = Statistical({"mean": 0.1, "step": 1.0}, early={"step": 9.0, "point": 2}, early_errors={"mean": 1e-4})
+    assert repeats.difference(early, new, 50).startswith("mean") and repeats.difference(row, row | new, 50)
+    assert repeats.difference(early, new | {"step": 4.0}, 50) is None  # it is another step
+
+
+def test_a_value_whose_standard_error_is_missing_is_compared_to_rounding():
+    repeats = Statistical({"mean": "error"}, rtol=1e-6)
+    for mean in (math.nan, 1.0):
+        row = {"mean": mean, "error": math.nan}
+        assert repeats.difference(row, dict(row), 5) is None
+    assert repeats.margin("mean", row, 5) == 1e-6
+    assert repeats.difference(row, row | {"mean": 1.0000005}, 5) is None
+    assert repeats.difference(row, row | {"mean": 1.000002}, 5).startswith("mean is 1.0")
+    assert repeats.difference(row, row | {"error": 0.1}, 5).startswith("error is nan")
+
+
+def test_declarations_have_the_defaults_that_are_documented():
+    repeats = Statistical({"a": 1.0})
+    assert (repeats.rtol, repeats.factor, repeats.rate) == (1e-9, 2.0, 1e-6)
+
+
 def test_standard_errors_by_the_value_of_a_column():
     repeats = Statistical({"mean": {"a": 0.1, "8": 0.01}}, by="kind")
     rows = [{"kind": kind, "mean": 2.0} for kind in ("a", 8, "b")]
@@ -172,6 +213,11 @@ def test_bad_declarations():
         (lambda: Statistical({"a": 0.5}, rate=1.0), "rate must be less than 1"),
         (lambda: Statistical({"a": 0.5}, factor=math.inf), "factor must be a finite"),
         (lambda: Statistical({"a": 0.5}, rtol=-1.0), "rtol must be at least 0"),
+        (lambda: Statistical({"a": 0.5}, factor=0.5), "factor must be at least 1"),
+        (
+            lambda: Statistical({"a": 0.5}, early={"step": 9.0}, early_errors={"a": -0.1}),
+            "the error of a must be at least 0",
+        ),
         (lambda: Statistical({}), "errors must name at least one column"),
         (lambda: Statistical({"a": 0.5}, early={"step": 9.0}), "early_errors must name columns of errors"),
         (lambda: Statistical({"a": 0.5}, early={"step": 9.0}, early_errors={"b": 0.5}), "must name columns of errors"),

@@ -69,9 +69,9 @@ class Statistical:
     difference of two values is taken as normal with sqrt(2) times the stored standard error, and its margin is what it
     exceeds with probability ``rate`` / (rows * columns) at most. Columns that ``errors`` does not name are compared
     with ``rtol``; those of standard errors, which are estimates, within a factor of ``factor``. A standard error can
-    also be a mapping from the values of the column ``by``, as text; rows of a value that is not there are compared with
-    ``rtol``. Columns that ``ignored`` names, such as the seconds that a run took, are facts of one computation and are
-    not compared.
+    also be a mapping from the values of the column ``by``, as text; rows of a value that is not there, and values whose
+    standard error is missing, are compared with ``rtol``. Columns that ``ignored`` names, such as the seconds that a
+    run took, are facts of one computation and are not compared.
 
     Rows whose setting has the values of ``before``, such as epoch 0, come before what is iterated: all of their columns
     are compared with ``rtol``. They show whose draws, which weights and which temperature the others began with.
@@ -155,6 +155,8 @@ class Statistical:
                 return self.rtol * abs(float(stored[name]))
             error = error[str(stored[self.by])]
         scale = stored[error] if isinstance(error, str) else error
+        if math.isnan(scale):
+            return self.rtol * abs(float(stored[name]))
         return _deviations(self.rate, rows * len(self.errors)) * math.sqrt(2.0) * float(scale)
 
     def __str__(self) -> str:
