@@ -133,6 +133,7 @@ def test_every_row_of_every_table_and_version_has_a_folder_of_its_own(tmp_path):
     """Rows that are computed beside each other keep checkpoints of the same names."""
     places = [("T", 1, (1, "a")), ("T", 1, (2, "a")), ("T", 1, (1, "b")), ("T", 2, (1, "a")), ("S", 1, (1, "a"))]
     assert len({_manner.checkpoint_folder(tmp_path, *place) for place in places}) == len(places)
+    assert _manner.row_name((1, "a")) == "eba9741678765ab6"  # in every process: the sha256 of the row's line
 
 
 def test_places_that_do_not_suit(tmp_path):

@@ -103,3 +103,6 @@ def test_runs_that_are_kept_are_not_compared_with_themselves(monkeypatch, tmp_pa
     assert list(sweep.differences("T", function, rows=[0], folder=tmp_path)) == [(0, None)]
     assert list(sweep.differences("T", function, rows=[1], folder=tmp_path, runs=other)) == [(1, None)]
     assert seen == [str(kept)] * 2 + [None] * 3 + [str(other)] and os.environ["ATTNRANK_RUNS"] == str(kept)
+    monkeypatch.delenv("ATTNRANK_RUNS")
+    assert list(sweep.differences("T", function, rows=[1], folder=tmp_path, runs=other)) == [(1, None)]
+    assert seen[-1] == str(other) and "ATTNRANK_RUNS" not in os.environ

@@ -144,6 +144,12 @@ def test_a_row_that_ends_every_worker_is_blamed_and_no_other():
     assert {key for key, result in found.items() if isinstance(result, LostWorker)} == {2} and len(found) == 6
 
 
+def test_a_row_that_is_lost_is_tried_beside_others_first_and_then_alone():
+    pool = Script({0: ["lost"] * 3, **dict.fromkeys(range(1, 9), [])})
+    assert dict(outcomes_of(pool))[0] == {"x": 1}
+    assert pool.tries[0] == [0, 1, 0, 0]  # how many others were in progress
+
+
 def test_no_row_is_begun_again_after_a_failure():
     pool = Script({0: ["lost"], 1: ["memory"], 2: [], 3: []})
     seen = []
