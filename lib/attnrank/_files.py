@@ -1,4 +1,4 @@
-"""Files that are replaced in one step."""
+"""Files that are replaced in one step, and where those of runs are kept."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
+
+#: The environment variable that names the folder in which functions of runs of training keep these, and find them
+#: again.
+RUNS = "ATTNRANK_RUNS"
 
 
 def replace(temporary: Path, path: Path) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import integrate, special, stats
 
+from attnrank._files import RUNS
 from attnrank.experiments.shared import lines, runs
 from attnrank.sweep import _recompute
 
@@ -42,7 +43,7 @@ def test_an_unknown_line_is_named():
 
 def test_runs_are_kept_where_rows_that_are_computed_again_look_for_them(tmp_path, monkeypatch):
     """One name of the variable, or a row would be compared with the run that it came from."""
-    monkeypatch.setenv(_recompute.RUNS, str(tmp_path))
+    monkeypatch.setenv(RUNS, str(tmp_path))
     assert runs.runs_folder() == tmp_path
     with _recompute._runs_kept(None):
         assert runs.runs_folder() is None
@@ -50,6 +51,6 @@ def test_runs_are_kept_where_rows_that_are_computed_again_look_for_them(tmp_path
     with _recompute._runs_kept(tmp_path / "other"):
         assert runs.runs_folder() == tmp_path / "other"
     assert runs.runs_folder() == tmp_path
-    monkeypatch.setenv(_recompute.RUNS, str(tmp_path / "missing"))
-    with pytest.raises(ValueError, match=f"{_recompute.RUNS} must name an existing folder"):
+    monkeypatch.setenv(RUNS, str(tmp_path / "missing"))
+    with pytest.raises(ValueError, match=f"{RUNS} must name an existing folder"):
         runs.runs_folder()

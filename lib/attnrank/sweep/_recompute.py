@@ -12,16 +12,13 @@ import pandas as pd
 import torch
 
 from attnrank import _check
+from attnrank._files import RUNS
 from attnrank.sweep._manner import Manner
 from attnrank.sweep._provenance import results_folder
 from attnrank.sweep._table import Table
 from attnrank.sweep._values import Row, Setting, frame
 from attnrank.sweep._work import call
 from attnrank.sweep.repeats import from_record
-
-#: The environment variable that names the folder in which functions of runs of training keep these, and find them
-#: again.
-RUNS = "ATTNRANK_RUNS"
 
 
 def read(name: str, *, folder: str | Path | None = None) -> pd.DataFrame:

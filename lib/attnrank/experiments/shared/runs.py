@@ -12,8 +12,8 @@ from filelock import Timeout
 from torch import nn
 
 from attnrank import _check
+from attnrank._files import RUNS
 from attnrank.sweep import Setting
-from attnrank.sweep._recompute import RUNS
 from attnrank.training import ENDING, NonFiniteLoss, Recipe, Run, Source, train
 from attnrank.training.checkpoint import lock_of
 
