@@ -235,7 +235,7 @@ def test_results_folder(tmp_path, monkeypatch):
     deep.mkdir(parents=True)
     monkeypatch.chdir(deep)
     if not any((parent / "book" / "results").is_dir() for parent in tmp_path.parents):
-        with pytest.raises(ValueError, match="folder: no book/results in .* pass folder=, or set ATTNRANK_RESULTS"):
+        with pytest.raises(ValueError, match="no book/results in .* repository, .* --folder. or ATTNRANK_RESULTS"):
             sweep.results_folder()
     (tmp_path / "book" / "results").mkdir(parents=True)
     assert sweep.results_folder().samefile(tmp_path / "book" / "results")

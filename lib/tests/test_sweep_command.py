@@ -122,7 +122,8 @@ def test_a_folder_that_is_missing_is_told_in_a_line(arguments, folder, tmp_path,
     monkeypatch.delenv("ATTNRANK_RESULTS", raising=False), monkeypatch.chdir(tmp_path)
     if not any((parent / "book" / "results").is_dir() for parent in tmp_path.parents):
         assert command.main(arguments) == 1
-        assert "no book/results in" in "".join(capsys.readouterr())
+        said = "".join(capsys.readouterr())
+        assert "no book/results in" in said and "copy of the book's repository" in said and "ATTNRANK_RESULTS" in said
 
 
 @pytest.mark.parametrize("arguments", ["--verify 2", "--verify all"])
@@ -161,13 +162,18 @@ def test_failure_is_told_in_a_line(folder, monkeypatch, capsys):
 
 
 def test_list(folder, monkeypatch, capsys):
+    """With a folder the tables in it, and no others; without one those of the book, computed or not."""
     assert command.main(["--list", "--folder", str(folder)]) == 0
+    [alone] = capsys.readouterr().out.splitlines()
+    monkeypatch.setenv("ATTNRANK_RESULTS", str(folder))
+    assert command.main(["--list"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert (
         len(shown) == len(experiments.EXPERIMENTS)
         and "random_heads              not computed  chapter barrier" in shown
     )
     [line] = [line for line in shown if line.startswith("half ")]
+    assert line == alone
     assert re.fullmatch(
         r"half +8 rows  complete  seeds -  \d{4}-\d\d-\d\d  \S.*  0 s  python [\d.]+  numpy [\d.]+  "
         r"torch \S+  version 1  rounding \(rtol 1e-09\)  a table of your own  test_sweep_command\.half",
@@ -179,6 +185,13 @@ def test_list(folder, monkeypatch, capsys):
         "  version 1 (the code is version 2)  measured times, else rounding (rtol 1e-09)  a table"
         in capsys.readouterr().out
     )
+
+
+def test_list_of_a_folder_without_tables(tmp_path, capsys):
+    assert command.main(["--list", "--folder", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"there is no table in {tmp_path}\n"
+    assert command.main(["random_heads", "--list", "--folder", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "random_heads              not computed  chapter barrier\n"
 
 
 def test_list_of_a_running_and_of_a_damaged_table(folder, capsys):

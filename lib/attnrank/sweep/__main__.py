@@ -62,7 +62,8 @@ def _parser() -> argparse.ArgumentParser:
     where.add_argument("--dask", metavar="ADDRESS", help="compute on a Dask cluster: the address of its scheduler")
     parser.add_argument("--folder", help="where the tables are; default: the book's results folder")
     instead = parser.add_mutually_exclusive_group()
-    instead.add_argument("--list", action="store_true", help="list the published tables and where they come from")
+    instead.add_argument("--list", action="store_true",
+                         help="list the tables, with --folder those in it, and where they come from")
     instead.add_argument(
         "--verify",
         type=_count,
@@ -127,8 +128,13 @@ def _compute(options: argparse.Namespace) -> int:
 
 
 def _list(name: str | None, folder: str | None) -> int:
-    stored = [path.stem for path in sweep.results_folder(folder).glob("*.json")]
-    for table in sorted({*EXPERIMENTS, *stored}) if name is None else [name]:
+    """A line for each table that is stored and, in the book's own folder, for each that is not computed yet."""
+    where = sweep.results_folder(folder)
+    stored = {path.stem for path in where.glob("*.json")}
+    listed = [name] if name is not None else sorted(stored if folder is not None else stored | EXPERIMENTS.keys())
+    if not listed:
+        print(f"there is no table in {where}")
+    for table in listed:
         print(
             _description(table, folder)
             if table in stored

@@ -40,7 +40,10 @@ def results_folder(folder: str | Path | None = None, *, make: bool = False) -> P
     for parent in (here, *here.parents):
         if (parent / "book" / "results").is_dir():
             return parent / "book" / "results"
-    raise ValueError(f"folder: no book/results in {here} or its parents; pass folder=, or set ATTNRANK_RESULTS")
+    raise ValueError(
+        f"folder: no book/results in {here} or its parents; go to a copy of the book's repository, or name the folder "
+        "of the tables by folder= (in a command --folder) or ATTNRANK_RESULTS"
+    )
 
 
 def code_fingerprint() -> str:
