@@ -58,6 +58,37 @@ def test_cheapest_rows_come_first_and_none_twice(book):
     assert all(entry["conditions"] == conditions(1) and entry["difference"] is None for entry in entries)
 
 
+WHOLE = {"table": "half", "version": 1, "setting": {"n": 1}, "conditions": {"processor": "abacus", "threads": 1},
+         "seconds": 0.1, "difference": None}
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"conditions": None}, "conditions must be an object, got null"),
+    ({"setting": [1]}, r"setting must be an object, got \[1\]"),
+    ({"conditions": {"processor": "abacus"}}, "conditions.threads is missing"),
+    ({"difference": ...}, "difference is missing"),
+])  # fmt: skip
+def test_a_line_that_no_run_has_written_is_named(book, change, message):
+    """A torn line, no JSON or of another kind, is what a crash leaves behind."""
+    bad = {name: value for name, value in (WHOLE | change).items() if value is not ...}
+    lines = [json.dumps(WHOLE), '{"table": "ha', "7", json.dumps({"table": "half"}), json.dumps(bad)]
+    book["record"].write_text("\n".join(lines[:4]), encoding="utf-8")
+    assert read_record(book["record"]) == [WHOLE]
+    book["record"].write_text("\n".join(lines), encoding="utf-8")
+    named = rf"record\.jsonl line 5: {message}; mend the line, or delete it"
+    for reads in (lambda: read_record(book["record"]), lambda: coverage(**book), lambda: list(verify_all(**book))):
+        with pytest.raises(ValueError, match=named):
+            reads()
+
+
+def test_the_command_says_in_a_line_what_it_cannot_read(book, monkeypatch, capsys):
+    monkeypatch.setattr(experiments, "EXPERIMENTS", book["experiments"])
+    book["record"].write_text(json.dumps(WHOLE | {"conditions": None}), encoding="utf-8")
+    with pytest.raises(SystemExit):
+        all_rows.main([str(book["record"]), "--folder", str(book["folder"])])
+    assert "record.jsonl line 1: conditions must be an object" in capsys.readouterr().err
+
+
 def test_each_way_to_round_is_its_own(book, monkeypatch):
     assert len(list(verify_all(**book, seconds=2))) == 2
     monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")

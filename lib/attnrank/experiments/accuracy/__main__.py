@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from attnrank import _check, training
+from attnrank._files import RUNS
 from attnrank.experiments.accuracy.runs import accuracy
 from attnrank.experiments.accuracy.tables import FINISHED, SERIES
 from attnrank.experiments.shared.runs import exit_status, path_of, run_file, runs_folder, unfinished
@@ -51,7 +52,7 @@ def _train(wanted: list[Setting], compute: Callable[..., Setting]) -> str:
     """Train what is missing, with a line for each run, and say what is finished then."""
     folder = runs_folder()
     if folder is None:
-        raise ValueError("set ATTNRANK_RUNS to the folder in which runs are kept")
+        raise ValueError(f"set {RUNS} to the folder in which runs are kept")
     for setting, path in unfinished(wanted, lambda setting: run_file(setting, folder), is_finished):
         row = compute(**setting)
         print(time.strftime("%H:%M:%S"), path.stem, row["stopped"] or f"{row['accuracy']:.4f}", flush=True)

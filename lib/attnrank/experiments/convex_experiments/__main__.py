@@ -14,6 +14,7 @@ import time
 
 import torch
 
+from attnrank._files import RUNS
 from attnrank.experiments.convex_experiments.grokking import is_finished, run_file
 from attnrank.experiments.convex_experiments.modular import modular_runs
 from attnrank.experiments.convex_experiments.series import SERIES
@@ -44,7 +45,7 @@ def _train(wanted: list[Setting], first: int | None) -> str:
     """Train what is missing of the first runs, with a line for each, and say what is finished then."""
     folder = runs_folder()
     if folder is None:
-        raise ValueError("set ATTNRANK_RUNS to the folder in which runs are kept")
+        raise ValueError(f"set {RUNS} to the folder in which runs are kept")
     for setting, path in unfinished(wanted[:first], lambda setting: run_file(setting, folder), is_finished):
         row = modular_runs(**setting)
         learned = row["stopped"] or f"fits at {row['fitted_at']}, generalises at {row['generalised_at']}"

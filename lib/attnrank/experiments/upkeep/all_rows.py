@@ -66,14 +66,34 @@ def cheap_rows(name: str, experiment: Experiment, seconds: float, folder: str | 
 
 
 def read_record(record: Path) -> list[dict]:
-    """What has been compared so far; a line that was torn by a crash, or names no setting or processor, is left out."""
+    """What has been compared so far; a line that was torn by a crash, or names no setting or processor, is left out.
+
+    Raises ValueError, with the number of the line, for a whole line that no run of :func:`verify_all` can have written.
+    """
     done = []
     if record.exists():
-        for line in record.read_text(encoding="utf-8").splitlines():
+        for number, line in enumerate(record.read_text(encoding="utf-8").splitlines(), 1):
             with suppress(ValueError):
-                done.append(json.loads(line))
-    entries = [entry for entry in done if isinstance(entry, dict)]
+                done.append((number, json.loads(line)))
+    for number, entry in done:
+        if why := _unreadable(entry):
+            raise ValueError(f"{record} line {number}: {why}; mend the line, or delete it to compare its row again")
+    entries = [entry for _, entry in done if isinstance(entry, dict)]
     return [entry for entry in entries if "setting" in entry and "processor" in entry.get("conditions", {})]
+
+
+def _unreadable(entry: object) -> str:
+    """What is wrong with a line of the record, "" for nothing; lines of older records may lack some of this."""
+    if not isinstance(entry, dict):
+        return ""
+    for name in ("conditions", "setting"):
+        if not isinstance(entry.get(name, {}), dict):
+            return f"{name} must be an object, got {json.dumps(entry[name])}"
+    if "setting" in entry and "processor" in entry.get("conditions", {}):
+        missing = [name for name in ("table", "version", "difference") if name not in entry]
+        missing += ["conditions.threads"] * ("threads" not in entry["conditions"])
+        return f"{missing[0]} is missing" if missing else ""
+    return ""
 
 
 def verify_all(
@@ -191,7 +211,10 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"record must be a file, {options.record} is none")
     folder = sweep.results_folder(options.folder)
     published = {name: each for name, each in EXPERIMENTS.items() if (folder / f"{name}.json").exists()}
-    table = coverage(published, record=options.record, folder=folder)
+    try:
+        table = coverage(published, record=options.record, folder=folder)
+    except ValueError as error:
+        parser.error(str(error))
     table.to_csv(folder / "verified.csv", index=False, lineterminator="\n")
 
 
