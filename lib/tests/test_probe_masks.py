@@ -16,10 +16,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from attnrank import hardmax_rank, probe, theory
-from attnrank.probe import _counts, _masks
+from attnrank.probe import _masks
 from attnrank.probe._bounds import bounds
-from attnrank.probe._counts import masked_ranks
 from attnrank.probe._masks import Mask, Structure, structure
+from attnrank.ranks import masked
+from attnrank.ranks.masked import masked_ranks
 
 CPU = torch.device("cpu")
 
@@ -102,7 +103,7 @@ def test_blocks_of_rows_do_not_change_the_count(monkeypatch):
     q, k = torch.randn(2, 3, 50, 4, generator=generator, dtype=torch.float64)
     visible = draw_mask(generator, 50, 50)
     whole = masked_ranks(q, k, visible)
-    monkeypatch.setattr(_counts, "BLOCK", 120)
+    monkeypatch.setattr(masked, "BLOCK", 120)
     assert torch.equal(masked_ranks(q, k, visible), whole)
 
 

@@ -12,7 +12,8 @@ The package ``attnrank`` shows the function under the name of this module: ``att
 module by its file. Nobody but the package's own commands and tests needs the module as such.
 """
 
+from attnrank.probe._attention import Attention
 from attnrank.probe._probe import RANKS, attentions, probe
 from attnrank.probe._recommend import Recommendation, recommend_head_dim
 
-__all__ = ["RANKS", "Recommendation", "attentions", "probe", "recommend_head_dim"]
+__all__ = ["RANKS", "Attention", "Recommendation", "attentions", "probe", "recommend_head_dim"]

@@ -12,8 +12,8 @@ from torch import Tensor
 from attnrank import ranks
 from attnrank.probe._attention import Attention
 from attnrank.probe._bounds import bounds
-from attnrank.probe._counts import NO_SOFTMAX, blocks, distinct_argmax, masked_ranks
 from attnrank.probe._masks import Structure, structure
+from attnrank.ranks.masked import NO_SOFTMAX, blocks, distinct_argmax, masked_ranks
 
 #: Queries of which the output is computed again where no spectrum needs all of them.
 CHECKED = 64

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from attnrank import _check, data, theory
 from attnrank.experiments.experiment import Experiment, Rounding
 from attnrank.models import pretrained
-from attnrank.probe import attentions, hub, probe
-from attnrank.probe._attention import Attention
+from attnrank.probe import Attention, attentions, hub, probe
 from attnrank.ranks import hardmax_rank, numerical_rank
 from attnrank.scores import attention as attention_matrix
 from attnrank.sweep import Setting, grid
