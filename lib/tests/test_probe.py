@@ -632,6 +632,7 @@ def test_the_tolerance_is_a_hundredth():
     model, x = encoder(), draw(2, 12, 16)
     frames = {tol: probe(model, x, tol=tol, ranks="numerical") for tol in (0.01, 0.1)}
     pd.testing.assert_frame_equal(probe(model, x, ranks="numerical"), frames[0.01])
+    assert probe(model, x).attrs == {"tol": 0.01} and frames[0.1].attrs == {"tol": 0.1}  # so that a table says it
     assert (frames[0.01]["numerical_rank"] > frames[0.1]["numerical_rank"]).any()
 
 

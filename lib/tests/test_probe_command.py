@@ -46,9 +46,11 @@ def test_a_text(text_model, tmp_path, capsys):
     model = tf.BertModel.from_pretrained(text_model)
     ids = torch.tensor([[4 + i % 16 for i in range(start, start + 20)] for start in (0, 20)])
     expected = probe(model, [{"input_ids": part[None]} for part in ids], tol=0.1)
+    assert list(table.columns[8:10]) == ["numerical_rank", "tol"] and set(table.pop("tol")) == {0.1}
     pd.testing.assert_frame_equal(table, expected, check_dtype=False, rtol=1e-4)
     printed = capsys.readouterr().out
     assert "encoder.layer.1.attention.self" in printed and "bert.csv has a row for each head" in printed
+    assert "Numerical ranks count singular values of at least 0.1." in printed
 
 
 def test_a_line_for_each_layer():
@@ -80,6 +82,21 @@ def test_random_weights_of_the_same_architecture(text_model, tmp_path):
     assert tables[0].equals(tables[1]) and not tables[0].equals(tables[2])
 
 
+def test_files_are_named_by_the_model_and_the_seed_of_random_weights(text_model, tmp_path, monkeypatch, capsys):
+    """The same model with random weights, measured beside it, has files of its own."""
+    text = tmp_path / "text.txt"
+    text.write_text("a b c d e f", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for options in ((), ("--random", "0"), ("--random", "-12")):
+        assert main([str(text_model), "--text", str(text), *options]) == 0
+    name = text_model.name
+    names = [f"{name}-ranks", f"{name}-random0-ranks", f"{name}-random-12-ranks"]
+    expected = {f"{each}{ending}" for each in names for ending in (".csv", ".png")}
+    assert {path.name for path in tmp_path.iterdir()} == expected | {"text.txt"}
+    printed = capsys.readouterr().out
+    assert all(f"{each}.csv has a row for each head" in printed for each in names)
+
+
 def test_images(tmp_path, capsys):
     image = pytest.importorskip("PIL.Image")
     config = tf.ViTConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
@@ -99,6 +116,7 @@ def test_images(tmp_path, capsys):
     )
     table = pd.read_csv(f"{out}.csv")
     assert set(table["n"]) == {10} and set(table["mask"]) == {"none"} and table["stable_rank"].isna().all()
+    assert "singular values" not in capsys.readouterr().out  # none was counted
 
 
 def test_pickled_weights_are_refused(text_model, tmp_path, capsys):

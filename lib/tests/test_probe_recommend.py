@@ -56,9 +56,11 @@ def recommended(monkeypatch, shares, gap):
 
     def build(head_dim, generator):
         asked.append(generator.initial_seed())
-        return asked[-1], head_dim
+        model = nn.Identity()
+        model.key = (asked[-1], head_dim)
+        return model
 
-    monkeypatch.setattr(_recommend, "probe", lambda model, batch, **options: model)
+    monkeypatch.setattr(_recommend, "probe", lambda model, batch, **options: model.key)
     monkeypatch.setattr(_recommend, "_share", every.__getitem__)
     return attnrank.recommend_head_dim(build, tokens(), (6, 2, 4), gap=gap, seeds=len(shares)), asked
 
@@ -85,7 +87,7 @@ def test_defaults_are_those_of_the_text(monkeypatch):
     built = []
     monkeypatch.setattr(_recommend, "probe", lambda model, batch, **options: None)
     monkeypatch.setattr(_recommend, "_share", lambda frame: 1.0)
-    found = attnrank.recommend_head_dim(lambda d, generator: built.append(d), tokens(), (2, 4))
+    found = attnrank.recommend_head_dim(lambda d, generator: built.append(d) or nn.Identity(), tokens(), (2, 4))
     assert found.gap == 0.05 and len(built) == 2 * 8
 
 
@@ -212,3 +214,36 @@ def test_what_a_configuration_cannot_have():
         attnrank.recommend_head_dim(Heads, torch.zeros(1, 3, 8, 8), (8, 16), n=2, seeds=2)
     with pytest.raises(ValueError, match="build must be a function"):
         attnrank.recommend_head_dim(None, ids, (8, 16), seeds=2)
+
+
+def without_generator(head_dim):
+    return nn.Identity()
+
+
+def without_a_model(head_dim, generator):
+    return [head_dim]
+
+
+def other_names(*, head_dim, generator):
+    return nn.Identity()
+
+
+@pytest.mark.parametrize(("build", "message"), [
+    (without_generator, r"build must be callable as build\(head_dim, generator\), and without_generator is not: too "),
+    (other_names, r"build\(head_dim, generator\), and other_names is not: "),
+    (without_a_model, r"build\(8, generator\) must return a model, a torch.nn.Module, got list"),
+    (lambda head_dim, generator: nn.Identity, r"must return a model, a torch.nn.Module, got the class Identity"),
+    (nn.Linear(3, 3), "build must be a function that returns a model, or a configuration of transformers, got a model"),
+    ("gpt2", "build must be a function or a configuration of transformers, got str"),
+])  # fmt: skip
+def test_what_builds_no_model_is_refused_by_name(build, message):
+    with pytest.raises(ValueError, match=message):
+        attnrank.recommend_head_dim(build, tokens(), (8, 16), seeds=2)
+
+
+def test_errors_of_a_function_that_builds_are_its_own():
+    def build(head_dim, generator):
+        return len(head_dim)
+
+    with pytest.raises(TypeError, match="has no len"):
+        attnrank.recommend_head_dim(build, tokens(), (8, 16), seeds=2)

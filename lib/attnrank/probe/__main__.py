@@ -1,6 +1,7 @@
 """python -m attnrank.probe NAME_OR_FOLDER --text FILE | --images FOLDER: ranks of a Hugging Face model, no code needed.
 
-Writes a table (CSV) and a figure (layers x heads, PNG) and prints a line for each layer. Weights are read from
+Writes a table (CSV) and a figure (layers x heads, PNG), MODEL-ranks or, of random weights, MODEL-randomSEED-ranks,
+and prints a line for each layer. Weights are read from
 safetensors only, and no code that comes with a model is run.
 """
 
@@ -23,16 +24,24 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         require("matplotlib", "models"), require("seaborn", "models")  # before anything is computed
         frame = measure(options)
-        name = options.out or Path(f"{Path(options.model).name}-ranks")
+        name = options.out or _default_name(options)
         name.parent.mkdir(parents=True, exist_ok=True)
-        frame.to_csv(f"{name}.csv", index=False)
+        written(frame).to_csv(f"{name}.csv", index=False)
         draw(frame, f"{name}.png")
     except (ValueError, OSError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(summary(frame).to_string(index=False))
     print(f"\n{name}.csv has a row for each head, {name}.png a picture of the hardmax ranks; rings: above the bound.")
+    if frame["numerical_rank"].notna().any():
+        print(f"Numerical ranks count singular values of at least {frame.attrs['tol']:g}.")
     return 0
+
+
+def _default_name(options: argparse.Namespace) -> Path:
+    """Path of table and figure without ending: the same model with random weights has files of its own."""
+    random = "" if options.random is None else f"-random{options.random}"
+    return Path(f"{Path(options.model).name}{random}-ranks")
 
 
 def measure(options: argparse.Namespace) -> pd.DataFrame:
@@ -60,6 +69,13 @@ def _check_device(device: torch.device) -> None:
         torch.ones(1, dtype=torch.float64, device=device).item()
     except (RuntimeError, AssertionError, TypeError) as error:  # each kind of device has an error of its own
         raise ValueError(f"--device {device}: torch sees no such device here, or none with float64") from error
+
+
+def written(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table as its file has it: with the tolerance beside the numerical rank, which says nothing without it."""
+    table = frame.copy()
+    table.insert(table.columns.get_loc("numerical_rank") + 1, "tol", frame.attrs["tol"])
+    return table
 
 
 def summary(frame: pd.DataFrame) -> pd.DataFrame:
@@ -118,7 +134,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--random", type=int, metavar="SEED", help="random weights in place of the trained ones")
     parser.add_argument("--revision", help="branch, tag or commit on the hub")
     parser.add_argument("--device", type=_device, default=torch.device("cpu"), help="such as cuda (cpu)")
-    parser.add_argument("--out", type=Path, help="path of table and figure without ending (MODEL-ranks)")
+    parser.add_argument(
+        "--out", type=Path, help="path of table and figure without ending (MODEL-ranks, or MODEL-randomSEED-ranks)"
+    )
     return parser
 
 

@@ -70,7 +70,7 @@ def probe(
 
     Returns
     -------
-    DataFrame with a row for each layer and head:
+    DataFrame with a row for each layer and head, and the tolerance as ``frame.attrs["tol"]``:
 
     - layer : qualified name of the module that attends; ``name#2`` for the second time that it does.
     - head : from 0.
@@ -80,8 +80,8 @@ def probe(
       are no multiple of q k^T on the visible keys, as with position biases and soft-capping.
     - hardmax_rank : distinct best keys. By the exact routine from queries and keys in the model's own precision; with a
       bias from the scores in float64. A sink never counts as a key.
-    - numerical_rank, stable_rank, effective_rank : of the softmax at the model's own temperature, computed in float64
-      from queries and keys (with a sink, from the scores; its column is left out).
+    - numerical_rank (at ``tol``), stable_rank, effective_rank : of the softmax at the model's own temperature, computed
+      in float64 from queries and keys (with a sink, from the scores; its column is left out).
     - bound : on the expected hardmax rank of a random head, in tokens, fitting mask, n and d_h: see ``attnrank.theory``
       (``head_dim_bound``, ``occupancy_bound`` for keys of other tokens, ``causal_head_dim_bound``). For windows and
       other masks, the expected rank of uniform picks among the keys that each query sees.
@@ -131,7 +131,9 @@ def probe(
         warnings.warn(
             f"spectra of layers with more than {LONG} tokens are left out; ranks={RANKS} computes them", stacklevel=2
         )
-    return table_of(rows, per_sample)
+    frame = table_of(rows, per_sample)
+    frame.attrs["tol"] = tol
+    return frame
 
 
 def attentions(model: nn.Module, batch: Tensor | tuple | Mapping) -> list[Attention]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -92,10 +93,11 @@ def recommend_head_dim(
     configured = not callable(build)
     if configured:
         build = hub.builder(build)
+    _check_build(build)
     shares = np.empty((seeds, len(candidates)))
     for seed in range(seeds):
         for place, head_dim in enumerate(candidates):
-            model = build(head_dim, torch.Generator().manual_seed(seed))
+            model = _built(build, head_dim, seed)
             frame = probe(model, batch, ranks="hardmax", layers=layers, per_sample=True)
             if configured:
                 _check_head_dim(frame, head_dim)
@@ -108,6 +110,31 @@ def recommend_head_dim(
     )
     best = _first_saturated(shares.mean(0), gap)
     return Recommendation(candidates[best], candidates[low], candidates[high], table, gap)
+
+
+def _check_build(build: Callable) -> None:
+    """Raise ValueError for what cannot be called with a head dimension and a generator."""
+    if isinstance(build, nn.Module):
+        raise ValueError(
+            "build must be a function that returns a model, or a configuration of transformers, got a model"
+        )
+    try:
+        signature = inspect.signature(build)
+    except (ValueError, TypeError):  # some that are written in C do not say
+        return
+    try:
+        signature.bind(8, None)
+    except TypeError as error:
+        name = getattr(build, "__name__", type(build).__name__)
+        raise ValueError(f"build must be callable as build(head_dim, generator), and {name} is not: {error}") from None
+
+
+def _built(build: Callable, head_dim: int, seed: int) -> nn.Module:
+    model = build(head_dim, torch.Generator().manual_seed(seed))
+    if not isinstance(model, nn.Module):
+        got = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+        raise ValueError(f"build({head_dim}, generator) must return a model, a torch.nn.Module, got {got}")
+    return model
 
 
 def _check_head_dim(frame: pd.DataFrame, head_dim: int) -> None:
