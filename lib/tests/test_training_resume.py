@@ -40,8 +40,10 @@ def test_a_run_that_is_interrupted_ends_with_the_same_bits(stop, tmp_path):
     resumed = train(again, double(images()), RECIPE, seed=1, probe=probe, checkpoint=path)
     assert same(weights(again), weights(whole))
     assert resumed.epochs == complete.epochs and resumed.sessions == 2
-    done = train(model(), double(images()), RECIPE, seed=1, probe=probe, checkpoint=path)  # nothing left to do
+    found = model()
+    done = train(found, double(images()), RECIPE, seed=1, probe=probe, checkpoint=path)  # nothing left to do
     assert done.epochs == complete.epochs and done.seconds >= resumed.seconds and done.sessions == 3
+    assert not any(net.training for net in (whole, again, found))  # what is measured next is the same
 
 
 def test_seconds_are_those_of_all_sessions_and_decide_when_the_file_is_written(tmp_path, monkeypatch):

@@ -43,6 +43,8 @@ def train(
 ) -> Run:
     """Train a model in place and return its `Run`; on a terminal a bar shows loss, accuracy, speed and remaining time.
 
+    The model is left in evaluation mode, also where a checkpoint says that it was trained already.
+
     Parameters
     ----------
     model : gives logits (..., classes) for inputs; moved to the device. Its dtype is kept; on a GPU the forward pass
@@ -118,6 +120,7 @@ def train(
                     close_epoch({"epoch": epoch + 1, "rate": rate} | means)
                 else:
                     state.save_if_due()
+    model.eval()
     return run
 
 
