@@ -188,13 +188,13 @@ def test_what_is_missing_is_named_with_its_extra(use, extra, bare, tmp_path):
     assert f"pip install 'attnrank[{extra}]'" in run(bare, code, tmp_path)
 
 
-#: The layer and input that the front page speaks of, its bias random; and its own weights, with and without that bias.
+#: A layer and input in the place of those of the front page, its bias random; and its own weights, with and without
+#: that bias.
 GIVEN = """
-import torch
 torch.manual_seed(0)
 layer = torch.nn.MultiheadAttention(32, 4, batch_first=True, dtype=torch.float64)
 torch.nn.init.normal_(layer.in_proj_bias)
-x, heads = torch.randn(2, 10, 32, dtype=torch.float64), 4
+x = torch.randn(2, 10, 32, dtype=torch.float64)
 """
 COMPARED = """
 def own():
@@ -205,15 +205,25 @@ print(torch.equal(ranks, whole), torch.equal(ranks, own()))
 """
 
 
-@pytest.mark.skipif(not (LIB.parent / "README.md").exists(), reason="the package is tested without the book")
-def test_the_lines_of_the_front_page_run_on_queries_and_keys(bare, tmp_path):
-    section = (
-        (LIB.parent / "README.md")
-        .read_text(encoding="utf-8")
-        .split("## Measure your own heads")[1]
-        .split("\nOr ")[0]
-        .split("\n## ")[0]
-    )
-    lines = [line.strip() for line in section.splitlines() if line.startswith("    ") and "pip install" not in line]
-    assert sum("attnrank." in line for line in lines) >= 4
-    assert run(bare, "\n".join([GIVEN, *lines, COMPARED]), tmp_path).strip() == "True False"
+@pytest.fixture
+def front_page():
+    """The lines of Python of the front page."""
+    page = LIB.parent / "README.md"
+    if not page.exists():
+        pytest.skip("the package is tested without the book")
+    section = page.read_text(encoding="utf-8").split("## Measure your own heads")[1].split("\nOr ")[0]
+    lines = [line.strip() for line in section.split("\n## ")[0].splitlines() if line.startswith("    ")]
+    return [line for line in lines if "pip install" not in line]
+
+
+def test_the_lines_of_the_front_page_run_as_they_stand(bare, front_page, tmp_path):
+    """The table of 2 x 4 heads is printed with all its columns."""
+    printed = run(bare, "\n".join(front_page), tmp_path).splitlines()
+    assert sum(line.count("attnrank.") for line in front_page) == 4
+    assert len(printed) == 9 and printed[0].split()[:2] == ["batch", "head"] and "..." not in printed[0]
+
+
+def test_the_lines_of_the_front_page_give_the_queries_and_keys_of_a_layer(bare, front_page, tmp_path):
+    [drawn] = [at for at, line in enumerate(front_page) if line.startswith("layer, x = ")]
+    lines = [*front_page[:drawn], GIVEN, *front_page[drawn + 1 :], COMPARED]
+    assert run(bare, "\n".join(lines), tmp_path).splitlines()[-1] == "True False"
