@@ -10,15 +10,15 @@ import torch
 #: Bytes where the processor does not say, and bounds of what it is believed.
 DEFAULT_CACHE, LEAST_CACHE, MOST_CACHE = 1 << 20, 1 << 18, 1 << 22
 
-#: Scores held at once on a GPU.
-GPU_SCORES = 1 << 24
+#: Scores held at once on a GPU, and at most by the threads of a processor: what is counted in float32 is exact so far.
+MOST_SCORES = 1 << 24
 
 
 def tile_scores(device: torch.device) -> int:
     """Scores of a tile: each thread has a share of it, in a cache of its own."""
     if device.type != "cpu":
-        return GPU_SCORES
-    return cache_bytes() // 4 * torch.get_num_threads()
+        return MOST_SCORES
+    return min(cache_bytes() // 4 * torch.get_num_threads(), MOST_SCORES)
 
 
 @functools.cache

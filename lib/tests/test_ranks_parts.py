@@ -1,0 +1,139 @@
+"""Parts of the rank routines, each at the edge that a fault in it would move."""
+
+import itertools
+import math
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import torch
+from test_ranks_hardmax import draw
+
+from attnrank import hardmax_rank, numerical_rank
+from attnrank.ranks import certified_rank
+from attnrank.ranks._context import one_thread
+from attnrank.ranks._hardmax import exact, range, rounding, tiles
+from attnrank.ranks._hardmax.working import Heads
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("tile", [1, 2, 1024])
+def test_the_only_score_that_overflows_is_found_wherever_a_query_sees_it(monkeypatch, tile, sign):
+    """In the second matrix of a batch; its factors may both be negative; and the last key a query sees is its own."""
+    monkeypatch.setattr(range, "_TILE", tile)
+    n, large = 4, sign * 1e30
+    for i, j in itertools.product([0, 1, 2, 3], repeat=2):
+        q, k = torch.zeros(2, 2, n, 2)
+        q[1], k[1] = torch.tensor([0.0, large]), torch.tensor([-large, -large])
+        q[1, i], k[1, j] = torch.tensor([large, 0.0]), torch.tensor([large, 0.0])
+        for causal in (False, True):
+            if causal and j > i:
+                hardmax_rank(q, k, causal=True)
+            else:
+                with pytest.raises(ValueError, match="q and k must have finite scores"):
+                    hardmax_rank(q, k, causal=causal)
+
+
+def growth(roundings, unit):
+    """What so many roundings, one after another, may add to a number, in exact arithmetic."""
+    return (1 + Fraction(unit)) ** roundings - 1
+
+
+@pytest.mark.parametrize("d_h", [1, 2, 7, 64, 1000, 4096])
+def test_bounds_cover_the_worst_rounding_in_the_worst_order(d_h):
+    """Both factors are rounded once, then d_h products and sums of them, and a slack is for two scores."""
+    single = rounding.score_error(d_h, torch.tensor(3.0), torch.tensor(5.0)).item()
+    assert 15 * growth(d_h + 2, 2.0**-24) < Fraction(single) < 15 * growth(2 * d_h + 16, 2.0**-24)
+    double = rounding.sum_error(d_h, torch.tensor(3.0, dtype=torch.float64)).item()
+    assert 3 * growth(d_h + 1, 2.0**-53) < Fraction(double) < 3 * growth(2 * d_h + 16, 2.0**-53)
+    assert rounding.sum_error(d_h, torch.zeros(1).double()) >= d_h * 2.0**-1022  # products may all be flushed to zero
+    heads = Heads.of(draw(30, 1, 3, d_h), draw(31, 1, 4, d_h), causal=False)
+    longest = max(sum(Fraction(y) ** 2 for y in row) for row in heads.y[0].tolist())
+    for row, slack in zip(heads.x[0].tolist(), heads.slack[0].tolist(), strict=True):
+        square = longest * sum(Fraction(x) ** 2 for x in row)
+        assert Fraction(slack) ** 2 > 4 * growth(d_h + 2, 2.0**-24) ** 2 * square
+
+
+def test_norms_bound_lengths_whose_squares_underflow():
+    x = 1.5 * 2.0 ** torch.arange(-149.0, 20.0)[:, None] * torch.tensor([[1.0, -1.0, 0.5]])
+    assert (rounding.norms(x).double() * (1 + 2.0**-20) >= torch.linalg.vector_norm(x.double(), dim=-1)).all()
+
+
+def test_the_bound_covers_factors_that_are_cut_to_8_bits(monkeypatch):
+    x = torch.tensor([1.0 + 2.0**-7 - 2.0**-23])
+    cut = (x.view(torch.int32) & -(2**16)).view(torch.float32)
+    assert cut == 1.0
+    assert x.double() ** 2 - 1 > rounding.score_error(1, x, x)  # the negative control
+    monkeypatch.setattr(rounding, "_factors_may_be_rounded", lambda: True)
+    assert x.double() ** 2 - 1 <= rounding.score_error(1, x, x) <= 2.0**-5
+
+
+@pytest.mark.parametrize("place", [torch.backends, torch.backends.mkldnn, torch.backends.cuda.matmul])
+def test_every_place_where_a_lower_precision_may_be_allowed_is_looked_at(monkeypatch, place):
+    monkeypatch.setattr(rounding, "_setting", lambda other: "none")
+    assert not rounding._factors_may_be_rounded()
+    monkeypatch.setattr(rounding, "_setting", lambda other: "tf32" if other is place else "ieee")
+    assert rounding._factors_may_be_rounded()
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("512K\n", 1 << 19), ("2M", 1 << 21), ("1048576\n", 1 << 20), ("", 0), ("K", 0), ("unknown", 0), (None, 0)],
+)
+def test_the_size_of_the_cache_is_read_as_linux_writes_it(monkeypatch, text, size):
+    def read(*path, **encoding):
+        if text is None:
+            raise FileNotFoundError
+        return text
+
+    monkeypatch.setattr(Path, "read_text", read)
+    assert tiles._cache_as_linux_says() == size
+
+
+def test_a_tile_holds_no_more_scores_than_float32_counts(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert tiles.tile_scores(torch.device("cpu")) == 3 * tiles.cache_bytes() // 4
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 10**4)
+    assert tiles.tile_scores(torch.device("cpu")) == tiles.tile_scores(torch.device("cuda")) == 2**24
+
+
+def test_no_advice_is_given_that_would_not_help():
+    q = torch.ones(2, 6, 5, 3)
+    for k, advice in (
+        (torch.ones(3, 2, 5, 3), "expand them"),  # no groups: the batches differ
+        (torch.ones(2, 12, 5, 3), "expand them"),
+        (torch.ones(2, 1, 5, 4), r"and k of shape \(2, 1, 5, 4\)$"),  # nothing fits keys of another length
+        (torch.ones(2, 6, 5, 4), r"and k of shape \(2, 6, 5, 4\)$"),
+    ):
+        with pytest.raises(ValueError, match=advice):
+            hardmax_rank(q, k)
+
+
+def test_the_number_of_threads_comes_back_after_an_error():
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with pytest.raises(ZeroDivisionError), one_thread():
+            raise ZeroDivisionError
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("d_h", [1, 2, 3, 4, 15, 16, 17, 64])
+def test_digits_are_exact_where_every_bit_of_every_number_is_set(d_h):
+    """The largest products that slices can have, and the most of them on a level."""
+    full = torch.full((2, d_h), 1 - 2.0**-53, dtype=torch.float64)
+    full[1] *= 2.0**-3
+    tops = torch.zeros(2, 1, dtype=torch.int32)
+    digits = exact.exact_scores(full, full[:1].expand(2, d_h), tops, tops, lambda a, b: (a * b).sum(-1))
+    width = (exact.BITS - math.ceil(math.log2(d_h * exact.TERMS[0]))) // 2
+    found = [sum(Fraction(d[i].item()) / 2 ** (width * (level + 2)) for level, d in enumerate(digits)) for i in (0, 1)]
+    assert found == [d_h * Fraction(1 - 2.0**-53) ** 2, d_h * Fraction(1 - 2.0**-53) ** 2 / 8]
+
+
+@pytest.mark.parametrize("rank_of", [numerical_rank, lambda *x, **y: certified_rank(*x, **y)[0]])
+def test_a_singular_value_at_a_relative_tolerance_counts(rank_of):
+    a = torch.diag(torch.tensor([4.0, 2.0, 2.0, 1.0, 0.0], dtype=torch.float64))
+    assert [rank_of(a, tol, relative=True).item() for tol in (1.0, 0.5, 0.25)] == [1, 3, 4]
+    assert rank_of(torch.eye(3), 1.0, relative=True) == 3
