@@ -257,7 +257,9 @@ def test_numbers_are_shown_to_four_digits_and_distances_to_two():
 
 
 def test_a_case_at_its_bound_has_a_slack_of_zero_without_a_sign():
-    assert report.claim(**BASE | {"measured": 0.4}).slack == "0"
+    row = report.claim(**BASE | {"measured": 0.4})
+    assert row.slack == "0"
+    assert report.slack_comparison(row).startswith("any violation would be caught; ")
 
 
 def test_a_claim_names_its_margin_and_its_paper_with_the_verdict():

@@ -225,7 +225,8 @@ def powerless(row: Claim) -> bool:
 
 def slack_comparison(row: Claim) -> str:
     """The smallest violation that the check catches, beside the effect of the control."""
-    return f"a violation of {row.slack} would be caught; the control is {row.effect} away"
+    caught = f"a violation of {row.slack}" if float(row.slack) else "any violation"
+    return f"{caught} would be caught; the control is {row.effect} away"
 
 
 def _claim_lines(row: Claim) -> Sequence[tuple[str, str]]:
