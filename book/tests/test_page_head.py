@@ -32,6 +32,14 @@ def test_citations_show_their_entry(site: Path) -> None:
     assert links and [link["href"] for link in links if len(link.get("title", "")) < 30] == []
 
 
+def test_heads_of_tables_say_what_they_head(site: Path) -> None:
+    heads = [(path.name, head) for path in [*site.glob("book/*.html"), *site.glob("notebooks/*.html")]
+             for head in html_checks.parse(path).select("article :is(thead, tbody) th")]
+    assert len(heads) > 500
+    assert [(page, str(head)) for page, head in heads if head.get("scope") not in ("col", "row")] == []
+    assert {head.find_parent(["thead", "tbody"]).name for _, head in heads if head["scope"] == "col"} == {"thead"}
+
+
 def test_there_is_a_page_for_what_is_not_there(site: Path) -> None:
     assert "no such page" in html_checks.parse(site / "404.html").get_text()
 
