@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from attnrank import effective_rank, hardmax_rank, numerical_rank, singular_values, stable_rank
 from attnrank.ranks import _inertia, certified_rank
 from attnrank.ranks._context import EIGHT_BITS, one_thread
-from attnrank.ranks._inertia import DROPPED_FROM_EIGENVALUES, DROPPED_SHARES, UNIT, _positive_pivots
+from attnrank.ranks._inertia import DROPPED_FROM_EIGENVALUES, DROPPED_SHARES, _positive_pivots
 from spectra_cases import (
     DTYPES,
     MATRICES,
@@ -263,6 +263,19 @@ def test_pivots_count_positive_eigenvalues_and_bound_their_own_error(order):
     assert _positive_pivots(torch.zeros(1, order, order).double())[1].isinf()  # singular: no count is certain
 
 
+def test_the_bound_of_factors_counts_a_block_for_both_of_its_columns():
+    """Here the second column of a block of size 1 is the long one, and all other pivots are small."""
+    order = 10
+    h = 1e-3 * np.eye(order)
+    h[0], h[:, 0], h[0, 0] = 1.0, 1.0, 0.0
+    l, d, _ = scipy.linalg.ldl(h)
+    size = np.linalg.norm(abs(l) @ abs(d) @ abs(l).T, 2)
+    assert d[0, 1] == 1 and size > 3
+    positive, bound = _positive_pivots(torch.tensor(h)[None])
+    assert positive == (np.linalg.eigvalsh(h) > 0).sum()
+    assert 8 * (order + 8) * 2.0**-53 * size <= bound < 8 * (order + 8) * 2.0**-53 * 20
+
+
 def test_columns_too_small_to_be_multiplied_count_where_they_tip_the_balance():
     """They raise a singular value just below the tolerance, or the largest one, which a relative tolerance follows."""
     one, two, s = *torch.eye(4, dtype=torch.float64)[:2], 2.0**-4.5
@@ -288,8 +301,17 @@ def test_no_count_is_certain_where_a_backward_stable_svd_could_differ(n):
     a = torch.zeros(n, 1, dtype=torch.float64)
     a[0] = 1.0
     for share, near in ((-3.9, True), (3.9, True), (-30.0, False), (30.0, False)):
-        rank, by_svd = certified_rank(a, 1.0 + share * n * UNIT)
+        rank, by_svd = certified_rank(a, 1.0 + share * n * 2.0**-53)
         assert rank == (share < 0) and by_svd == near
+
+
+@pytest.mark.parametrize("n", [1000, 4000])
+def test_no_relative_count_is_certain_where_a_backward_stable_svd_could_differ(n):
+    a = torch.zeros(n, 2, dtype=torch.float64)
+    a[0, 0], a[1, 1] = 1.0, 0.5
+    for share, near in ((-3.9, True), (3.9, True), (-100.0, False), (100.0, False)):
+        rank, by_svd = certified_rank(a, 0.5 * (1.0 + share * n * 2.0**-53), relative=True)
+        assert rank == (2 if share < 0 else 1) and by_svd == near
 
 
 def test_no_count_is_certain_that_its_factors_do_not_confirm(monkeypatch):

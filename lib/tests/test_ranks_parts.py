@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_ranks_hardmax import draw
+from test_ranks_hardmax import PATHS, draw, exact_rank, force, last_bits
 
 from attnrank import hardmax_rank, numerical_rank
 from attnrank.ranks import certified_rank
 from attnrank.ranks._context import one_thread
-from attnrank.ranks._hardmax import exact, range, rounding, tiles
+from attnrank.ranks._hardmax import blocks, exact, rounding, search, tiles
+from attnrank.ranks._hardmax import range as range_of_scores
 from attnrank.ranks._hardmax.working import Heads
 
 
@@ -20,9 +21,9 @@ from attnrank.ranks._hardmax.working import Heads
 @pytest.mark.parametrize("tile", [1, 2, 1024])
 def test_the_only_score_that_overflows_is_found_wherever_a_query_sees_it(monkeypatch, tile, sign):
     """In the second matrix of a batch; its factors may both be negative; and the last key a query sees is its own."""
-    monkeypatch.setattr(range, "_TILE", tile)
+    monkeypatch.setattr(range_of_scores, "_TILE", tile)
     n, large = 4, sign * 1e30
-    for i, j in itertools.product([0, 1, 2, 3], repeat=2):
+    for i, j in itertools.product(range(n), repeat=2):
         q, k = torch.zeros(2, 2, n, 2)
         q[1], k[1] = torch.tensor([0.0, large]), torch.tensor([-large, -large])
         q[1, i], k[1, j] = torch.tensor([large, 0.0]), torch.tensor([large, 0.0])
@@ -76,6 +77,13 @@ def test_every_place_where_a_lower_precision_may_be_allowed_is_looked_at(monkeyp
     assert rounding._factors_may_be_rounded()
 
 
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_the_older_setting_of_a_lower_precision_is_looked_at_too(monkeypatch, precision):
+    monkeypatch.setattr(rounding, "_setting", lambda other: "none")
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
+    assert rounding._factors_may_be_rounded()
+
+
 @pytest.mark.parametrize(
     ("text", "size"),
     [("512K\n", 1 << 19), ("2M", 1 << 21), ("1048576\n", 1 << 20), ("", 0), ("K", 0), ("unknown", 0), (None, 0)],
@@ -95,6 +103,44 @@ def test_a_tile_holds_no_more_scores_than_float32_counts(monkeypatch):
     assert tiles.tile_scores(torch.device("cpu")) == 3 * tiles.cache_bytes() // 4
     monkeypatch.setattr(torch, "get_num_threads", lambda: 10**4)
     assert tiles.tile_scores(torch.device("cpu")) == tiles.tile_scores(torch.device("cuda")) == 2**24
+
+
+def test_a_zero_query_does_not_hide_a_tie_of_another():
+    k = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-5.0, -5.0]])
+    q = torch.tensor([[1.0, 1.0], [0.0, 0.0], [-1.0, -1.0]])  # a tie of the first two keys; key 0; the last
+    assert hardmax_rank(q[:2], k) == 1 and hardmax_rank(q, k) == 2
+
+
+def test_a_shorter_key_is_looked_at_that_is_better_by_less_than_rounding(monkeypatch):
+    """The longest key comes first and is a little off the direction of the query, the next one is not."""
+    force(monkeypatch, "pruned", keys=1)
+    longer, better = torch.tensor([[1.0, 2.0**-10], [1 + 2.0**-23, 0.0]])
+    q, k = torch.tensor([[1.0, 0.0], [1.0, 0.25]]), torch.stack([longer, better, -longer, -better])
+    assert longer.double().norm() > better.double().norm() and hardmax_rank(q, k) == exact_rank(q, k) == 2
+
+
+def test_a_search_compares_bounds_of_scores_with_room_for_their_rounding(monkeypatch):
+    """Keys that differ from a query in last bits, but for their length: most scores are within rounding of bounds."""
+    force(monkeypatch, "pruned", keys=1)
+    for seed in (1, 10, 12, 14, 17, 19, 23, 28):
+        q = draw(seed, 1, 3, dtype=torch.float32).expand(6, 3).contiguous()
+        k = last_bits(seed + 1, q.repeat(2, 1), size=2)
+        q, k = last_bits(seed + 2, q), torch.cat([k, -k])
+        assert hardmax_rank(q, k) == exact_rank(q, k)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_key_that_cancellation_hides_is_not_dropped(monkeypatch, sign):
+    """In float64 the differences round to -1, 1 and -2^-53, and their sum to -2^-53: the exact one is positive."""
+    k = torch.tensor([[1.0, -1.0, 0.0], [0.99 * 2.0**-54, 0.99 * 2.0**-53, -(2.0**-53)]], dtype=torch.float64)
+    q, k = torch.tensor([[1.0, 1.0, 1.0], [1.0, -1.0, 0.0]], dtype=torch.float64), sign * k
+    assert [exact_rank(q[:1], k), exact_rank(q, k)] == [1, 2]
+    for path in PATHS:
+        with monkeypatch.context() as patch:
+            force(patch, path)
+            for module in (blocks, search):
+                patch.setattr(module, "MANY", 1.0)  # pair by pair
+            assert hardmax_rank(q, k) == 2
 
 
 def test_no_advice_is_given_that_would_not_help():
@@ -120,16 +166,21 @@ def test_the_number_of_threads_comes_back_after_an_error():
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("d_h", [1, 2, 3, 4, 15, 16, 17, 64])
-def test_digits_are_exact_where_every_bit_of_every_number_is_set(d_h):
-    """The largest products that slices can have, and the most of them on a level."""
-    full = torch.full((2, d_h), 1 - 2.0**-53, dtype=torch.float64)
-    full[1] *= 2.0**-3
-    tops = torch.zeros(2, 1, dtype=torch.int32)
-    digits = exact.exact_scores(full, full[:1].expand(2, d_h), tops, tops, lambda a, b: (a * b).sum(-1))
+@pytest.mark.parametrize("d_h", [1, 2, 3, 4, 8, 15, 16, 17, 32, 64, 128])
+def test_digits_are_exact_where_nearly_every_bit_of_every_number_is_set(d_h):
+    """The largest products that slices can have, the most of them on a level, and none of them even."""
+    missing = torch.randint(0, 1 << 20, (10, d_h), generator=torch.Generator().manual_seed(d_h))
+    full = 1 - (2.0 * missing.double() + 1) * 2.0**-53
+    q, k = full[:1].expand(9, d_h), full[1:]
+    k[-1] /= 8.0
+    tops = torch.zeros(9, 1, dtype=torch.int32)
+    digits = exact.exact_scores(q, k, tops, tops, lambda a, b: (a * b).sum(-1))
     width = (exact.BITS - math.ceil(math.log2(d_h * exact.TERMS[0]))) // 2
-    found = [sum(Fraction(d[i].item()) / 2 ** (width * (level + 2)) for level, d in enumerate(digits)) for i in (0, 1)]
-    assert found == [d_h * Fraction(1 - 2.0**-53) ** 2, d_h * Fraction(1 - 2.0**-53) ** 2 / 8]
+    units = [Fraction(1, 2 ** (width * (level + 2))) for level in range(len(digits))]
+    scores = torch.stack(digits, 1).tolist()
+    found = [sum(Fraction(d) * unit for d, unit in zip(score, units, strict=True)) for score in scores]
+    pairs = [zip(*rows, strict=True) for rows in zip(q.tolist(), k.tolist(), strict=True)]
+    assert found == [sum(Fraction(x) * Fraction(y) for x, y in pair) for pair in pairs]
 
 
 @pytest.mark.parametrize("rank_of", [numerical_rank, lambda *x, **y: certified_rank(*x, **y)[0]])
@@ -137,3 +188,12 @@ def test_a_singular_value_at_a_relative_tolerance_counts(rank_of):
     a = torch.diag(torch.tensor([4.0, 2.0, 2.0, 1.0, 0.0], dtype=torch.float64))
     assert [rank_of(a, tol, relative=True).item() for tol in (1.0, 0.5, 0.25)] == [1, 3, 4]
     assert rank_of(torch.eye(3), 1.0, relative=True) == 3
+
+
+@pytest.mark.parametrize("rank_of", [numerical_rank, lambda *x, **y: certified_rank(*x, **y)[0]])
+def test_a_tolerance_at_the_ends_of_the_range_of_numbers(rank_of):
+    """Singular values are compared where neither they nor the tolerance round."""
+    least = torch.tensor(5e-324, dtype=torch.float64)
+    a = torch.tensor([[1.0, 1.0], [1.0, 0.0]], dtype=torch.float64)  # 1.618 and 0.618
+    assert [rank_of(least * a, i * least.item()).item() for i in (1, 2)] == [1, 0]
+    assert [rank_of(1e300 * torch.diag(a[1]), tol).item() for tol in (least.item(), 1e300, 1.1e300)] == [1, 1, 0]
