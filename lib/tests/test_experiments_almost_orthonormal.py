@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scipy import integrate, stats
+from scipy import integrate, optimize, stats
 
 from attnrank import theory
 from attnrank.experiments import almost_orthonormal as module
@@ -302,6 +302,24 @@ def test_small_cosine_bound_covers_the_largest_excess(n, scale, share):
     assert theory.small_cosine_bound(n, 0.0) == pytest.approx(theory.occupancy_bound(n), rel=1e-12)
 
 
+@pytest.mark.parametrize(("n", "largest"), [(10**4, 1e-6), (10**6, 1e-8), (10**9, 1e-12)])
+def test_small_cosine_bound_holds_between_the_nodes_of_its_grid(n, largest):
+    """The largest quotient is where its two entries cross, and that is at no node."""
+    total = n * (n - 1) * largest / 2
+
+    def log_entries(log_p):
+        p = math.exp(log_p)
+        isoperimetric = stats.norm.logpdf(stats.norm.isf(p))
+        return n * math.log1p(-p), math.log(6 * total * math.log(n)) + 2 / (1 + largest) * isoperimetric
+
+    crossing = optimize.brentq(lambda x: np.subtract(*log_entries(x)), -math.log(n), -math.log(n) + 4, xtol=1e-14)
+    excess = math.exp(log_entries(crossing)[0] - crossing)
+    assert math.exp(crossing) > 2 / n and excess < n / 4
+    bound = theory.small_cosine_bound(n, largest)
+    assert excess <= bound - theory.occupancy_bound(n) - total / (4 * n) <= 1.05 * excess
+    assert theory.small_cosine_bound(n, largest, total) == bound > theory.small_cosine_bound(n, largest, total / 2)
+
+
 def test_small_cosine_bound_grows_like_log_cubed_at_one_over_n():
     excess = [theory.small_cosine_bound(10**k, 10.0**-k) - theory.occupancy_bound(10**k) for k in (8, 10, 12)]
     cubes = [math.log(10**k) ** 3 for k in (8, 10, 12)]
@@ -331,7 +349,9 @@ def test_simplex_first_order_by_exact_means():
         (lambda: theory.effective_queries_bound(8, 1.5), "smallest"),
         (lambda: theory.small_cosine_bound(1, 0.1), "n"),
         (lambda: theory.small_cosine_bound(8, 0.6), "largest"),
-        (lambda: theory.small_cosine_bound(8, 0.1, 99.0), "total"),
+        (lambda: theory.small_cosine_bound(8, -0.1), "largest"),
+        (lambda: theory.small_cosine_bound(8, 0.1, 2.81), "total"),  # 28 pairs
+        (lambda: theory.small_cosine_bound(8, 0.1, -0.1), "total"),
     ],
 )
 def test_bad_input_of_conditions_and_bounds_is_named(call, name):

@@ -7,9 +7,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import special
 
 from attnrank import hardmax_rank, theory
-from attnrank.theory import causal
+from attnrank.theory import causal, lower_bound
 from attnrank.theory.lower_bound import log_moment_ratio
 
 QUANTILE = 4.9  # Phi(-4.9) < 1e-6 / 2
@@ -79,6 +80,21 @@ def test_the_lower_bound_is_exact_at_head_dimension_one(n, expected):
     if n == 5:
         mean, margin = mean_and_margin(hardmax_rank(*random_heads(n, 1, 4000)).double())
         assert abs(mean - expected) <= margin
+
+
+def test_the_lower_bound_of_two_tokens_is_exact():
+    assert [theory.head_dim_lower_bound(2, d_h) for d_h in (1, 2, 64)] == [1.5, 1.5, 1.5]
+
+
+@pytest.mark.parametrize(("n", "d_h", "accuracy"), [(5, 2, 5e-3), (64, 3, 2e-3), (10**6, 12, 1e-4), (1024, 64, 1e-4)])
+def test_the_lower_bound_stays_when_its_rules_are_finer(monkeypatch, n, d_h, accuracy):
+    value, panels, rule = theory.head_dim_lower_bound(n, d_h), lower_bound.gauss_legendre, special.roots_jacobi
+    monkeypatch.setattr(lower_bound, "NODES", 27)
+    monkeypatch.setattr(lower_bound, "gauss_legendre", lambda edges, order: panels(edges, order=2 * order))
+    monkeypatch.setattr(lower_bound.special, "roots_jacobi", lambda nodes, *powers: rule(2 * nodes, *powers))
+    assert value == pytest.approx(theory.head_dim_lower_bound(n, d_h), rel=accuracy)
+    monkeypatch.setattr(lower_bound, "NODES", 9)  # the negative control
+    assert n < 10**6 or value != pytest.approx(theory.head_dim_lower_bound(n, d_h), rel=accuracy)
 
 
 @pytest.mark.parametrize(("n", "d_h"), [(16, 3), (64, 2), (64, 8), (128, 32)])
@@ -270,6 +286,7 @@ def test_perturbation_bound_is_its_formula(n, d_h, frobenius, rho):
         (lambda: theory.perturbation_bound(5, 0, 0.1), "d_h"),
         (lambda: theory.perturbation_bound(5, 2, -0.1), "frobenius"),
         (lambda: theory.perturbation_bound(5, 2, 0.1, 1.0), "rho"),
+        (lambda: theory.perturbation_bound(5, 2, 0.1, -0.1), "rho"),
     ],
 )
 def test_bad_input_is_named(call, name):

@@ -2,6 +2,7 @@
 simulation."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -53,7 +54,20 @@ def test_bounds_are_ordered(n, d_h):
     assert theory.normalised_second_moment(n, d_h + 1) <= second * (1 + 2e-4) + above  # none is above at d_h = 2
 
 
+@pytest.mark.parametrize("d_h", [2, 3, 50])
+def test_the_cells_of_two_keys_are_half_spheres(d_h):
+    assert theory.normalised_second_moment(2, d_h) == 1.0 and theory.normalised_lower_bound(2, d_h) == 1.5
+
+
+@pytest.mark.parametrize("n", [3, 10, 200])
+def test_the_bound_from_below_on_the_circle_in_fractions(n):
+    second = Fraction(3 * n, 2 * (n + 1))
+    expected = n / second * (1 - (1 - second / n) ** n)
+    assert theory.normalised_lower_bound(n, 2) == pytest.approx(float(expected), rel=1e-13)
+
+
 def test_wide_keys_have_equal_cells():
+    assert theory.normalised_second_moment(100, 10**6) == pytest.approx(1, abs=1e-4)
     assert theory.normalised_second_moment(100, 4096) == pytest.approx(1, abs=5e-4)
     assert theory.normalised_lower_bound(100, 4096) == pytest.approx(theory.occupancy_bound(100), rel=2e-4)
     assert math.isfinite(theory.normalised_lower_bound(10**12, 64))

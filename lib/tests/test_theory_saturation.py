@@ -34,6 +34,12 @@ def test_saturation_head_dim_is_the_smallest_head_within_the_gap(n, gap):
         assert all(gap_at(1 + (d_h - 1) * share) >= gap - 1e-6 for share in (0.0, 0.5, 0.9))
 
 
+@pytest.mark.parametrize(("n", "gap"), [(1, 0.01), (2, 0.01), (3, 0.2), (10**6, 0.64)])
+def test_a_head_of_dimension_one_may_be_within_the_gap(n, gap):
+    assert theory.saturation_head_dim(n, gap) == 1.0
+    assert n < 10**6 or theory.saturation_head_dim(n, 0.63) > 1.0
+
+
 def test_closeness_takes_log_squared_and_not_log():
     """The theorem of chapter growth: d_h ~ a_n^4 / (2 v) with F(v) = 1 - 1/e - gap."""
     gap = 0.1

@@ -77,9 +77,18 @@ def test_very_many_directions_are_infinitely_many(share):
         assert theory.token_geometry_rank(1024, k, k, share) == pytest.approx(limit, rel=5e-5)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
+def test_less_than_one_direction_counts_as_one(share):
+    expected = theory.token_geometry_rank(64, 1.0, math.inf, share)
+    assert theory.token_geometry_rank(64, 1.0, 1.0, share) == theory.token_geometry_rank(64, 1, 9, share) == expected
+    assert theory.token_geometry_rank(64, 2.0, 2.5, share) > expected
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ((64, 8, -math.inf, 0.1), "directions must be a finite number"),
+        ((64, -math.inf, 8, 0.1), "d_h must be a finite number"),
         ((1, 8, 8, 0.1), "n must be at least 2"),
         ((64, 0.5, 8, 0.1), "d_h must be at least 1"),
         ((64, 8, math.nan, 0.1), "directions must be a finite number"),
