@@ -26,7 +26,7 @@ def test_gradients_of_training_are_those_of_autograd():
         u = torch.einsum("ikd,hk,hd,h->i", x, w1, w2, w3)
         total = total + 0.5 * (u - y).square().sum() + 0.5 * beta * (w2.square().sum() + w3.square().sum())
     total.backward()
-    found = training._gradients(x.flatten(1), y, beta, *(p.detach() for p in parts))
+    found = training.gradients(x.flatten(1), y, beta, *(p.detach() for p in parts))
     for p, gradient in zip(parts, found, strict=True):
         assert torch.allclose(p.grad, gradient, rtol=1e-10, atol=1e-10)
 

@@ -23,6 +23,9 @@ HEIGHT = {name: height for height, line in enumerate(LAYERS) for name in line}
 ABOVE_ALL = {"__init__.py", "__main__.py", "sweep/__main__.py", "benchmarks/__main__.py", "probe/__main__.py"}
 #: Within `experiments`, from the bottom up. Chapters may use each other's tables, but not in a circle.
 ROOMS = {"experiment": 0, "shared": 1, "upkeep": 3}
+#: The two places that need what another part keeps to itself: one times a path that is not public, one counts the
+#: products inside the solver.
+LOOKS_INSIDE = {"benchmarks/contests.py": "ranks", "experiments/convex_experiments/operations.py": "convex"}
 
 
 def imports(path: Path, package: Path = PACKAGE) -> list[tuple[int, str]]:
@@ -65,8 +68,44 @@ def faults(path: Path, package: Path = PACKAGE) -> list[str]:
     return found
 
 
+def private(path: Path, package: Path = PACKAGE) -> list[str]:
+    """What a file imports that another part, or another chapter's experiments, keep to themselves."""
+    place = path.relative_to(package)
+    own = [part.removesuffix(".py") for part in place.parts]
+    found = []
+    for line, name in imports(path, package):
+        parts = name.split(".")[1:]
+        hidden = [at for at, part in enumerate(parts) if part.startswith("_") and not part.startswith("__")]
+        for at in hidden:
+            owner = parts[:at]  # none at the front of the package: what is hidden there serves it all
+            if owner != own[:at] and LOOKS_INSIDE.get(place.as_posix()) != owner[0]:
+                found.append(f"{place}:{line}: {name} belongs to {'.'.join(owner)} alone")
+    return found
+
+
 def test_no_module_imports_upward():
     assert [fault for path in sorted(PACKAGE.rglob("*.py")) for fault in faults(path)] == []
+
+
+def test_what_is_private_stays_where_it_is():
+    assert [fault for path in sorted(PACKAGE.rglob("*.py")) for fault in private(path)] == []
+
+
+@pytest.mark.parametrize("place, line, seen", [
+    ("experiments/barrier.py", "from attnrank.ranks._hardmax import Heads", True),
+    ("experiments/barrier.py", "from attnrank.experiments.convex_attention.training import _point", True),
+    ("benchmarks/contests.py", "from attnrank.convex import _gram", True),
+    ("benchmarks/contests.py", "def f():\n    from attnrank.ranks._hardmax import Heads", False),
+    ("ranks/_hardmax/ties.py", "from attnrank.ranks._hardmax.tiles import _scaled", True),
+    ("ranks/spectra.py", "from attnrank.ranks._hardmax import Heads", False),
+    ("experiments/barrier.py", "from attnrank import _check", False),
+    ("experiments/text/__main__.py", "from attnrank.experiments.accuracy.__main__ import main", False),
+])
+def test_planted_private_imports(place, line, seen, tmp_path):
+    path = tmp_path / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(line, encoding="utf-8")
+    assert bool(private(path, tmp_path)) == seen
 
 
 @pytest.mark.parametrize("place, line, fault", [

@@ -95,7 +95,7 @@ def _run(problem: str, method: str, heads: int, scale: float, seeds: int) -> dic
     raise AssertionError("steps do not end")
 
 
-def _gradients(
+def gradients(
     design: Tensor, y: Tensor, beta: float, attention: Tensor, value: Tensor, output: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of the objective, for all runs at once: with respect to attention, value and output."""
@@ -114,7 +114,7 @@ def _projected_steps(design, y, beta, logits, value, output, rate=0.01):
     attention = torch.softmax(logits, -1)
     while True:
         yield attention, value, output
-        of_attention, of_value, of_output = _gradients(design, y, beta, attention, value, output)
+        of_attention, of_value, of_output = gradients(design, y, beta, attention, value, output)
         square = sum(part.flatten(1).square().sum(1) for part in (of_attention, of_value, of_output))
         step = rate * (CLIP / square.sqrt()).clamp_max(1.0)[:, None]
         value, output = value - step[..., None] * of_value, output - step * of_output
@@ -129,7 +129,7 @@ def _softmax_steps(design, y, beta, logits, value, output, rate=0.05):
         attention = torch.softmax(point[0], -1)
         yield attention, point[1], point[2]
         step += 1
-        of_attention, of_value, of_output = _gradients(design, y, beta, attention, point[1], point[2])
+        of_attention, of_value, of_output = gradients(design, y, beta, attention, point[1], point[2])
         mean = (of_attention * attention).sum(-1, keepdim=True)
         for i, slope in enumerate((attention * (of_attention - mean), of_value, of_output)):  # Adam
             first[i] = 0.9 * first[i] + 0.1 * slope

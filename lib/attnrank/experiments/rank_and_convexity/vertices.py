@@ -8,7 +8,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from attnrank import _check, convex, hardmax_rank_of, numerical_rank
-from attnrank.experiments.convex_attention.training import _gradients, data, to_simplex
+from attnrank.experiments.convex_attention.training import data, gradients, to_simplex
 from attnrank.experiments.shared.statistics import seeded, summary
 from attnrank.sweep import Setting
 
@@ -36,7 +36,7 @@ def softmax_vertices(attention: str, rate: float, seeds: int, steps: int) -> Set
     value, output = heads.value.expand(seeds, -1, -1).clone(), heads.output.expand(seeds, -1).clone()
     design = x.flatten(1)
     for _ in range(_check.integer("steps", steps, minimum=1)):
-        of_weights, of_value, of_output = _gradients(design, y, beta, weights, value, output)
+        of_weights, of_value, of_output = gradients(design, y, beta, weights, value, output)
         value, output = value - rate * of_value, output - rate * of_output
         if attention == "softmax":
             logits = logits - rate * weights * (of_weights - (of_weights * weights).sum(-1, keepdim=True))
