@@ -6,12 +6,13 @@ import json
 import shutil
 import sys
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 import torch
 
 from attnrank import probe
-from attnrank.probe.__main__ import _parser, main, summary
+from attnrank.probe.__main__ import _parser, draw, main, summary
 
 tf = pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")
@@ -50,7 +51,20 @@ def test_a_text(text_model, tmp_path, capsys):
     pd.testing.assert_frame_equal(table, expected, check_dtype=False, rtol=1e-4)
     printed = capsys.readouterr().out
     assert "encoder.layer.1.attention.self" in printed and "bert.csv has a row for each head" in printed
+    assert "Rings: above the bound by more than sqrt(n)" in printed
     assert "Numerical ranks count singular values of at least 0.1." in printed
+
+
+def test_rings_are_for_what_chance_does_not_reach(tmp_path, monkeypatch):
+    """The heads that reading.md selects, above the bound by more than the square root of n."""
+    heads = pd.DataFrame({"layer": "a", "head": range(3), "n": 16, "hardmax_rank": [10.5, 14.0, 14.5], "bound": 10.3})
+    drawn = []
+    monkeypatch.setattr(plt, "close", drawn.append)
+    draw(heads, str(tmp_path / "picture.png"))
+    monkeypatch.undo()
+    (rings,) = drawn[0].axes[0].lines
+    assert list(rings.get_xdata()) == list(heads["head"][heads.hardmax_rank > heads.bound + heads.n**0.5]) == [2]
+    plt.close(drawn[0])
 
 
 def test_a_line_for_each_layer():

@@ -33,6 +33,18 @@ def test_squares_and_rings():
     plt.close(fig)
 
 
+def test_rings_may_ask_for_more_than_chance():
+    """Ranks 10, 9.4 and 6 at n = 10 beside the bound 6: the first two are above it by more than sqrt(10) = 3.16."""
+    fig, ax = plt.subplots()
+    heads = frame().assign(hardmax_rank=[10.0, 6.0, 9.4, 9.1, 6.5])
+    report.draw_heads(ax, heads, excess=1.0)
+    (rings,) = ax.lines
+    assert sorted(zip(*rings.get_data(), strict=True)) == [(0, 0), (0, 1)]
+    report.draw_heads(ax, heads)
+    assert len(ax.lines[1].get_xdata()) == 4
+    plt.close(fig)
+
+
 def test_the_figure_grows_with_the_model():
     small, large = (report.heads_figure_size(frame().assign(head=lambda f, k=k: f["head"] * k)) for k in (1, 12))
     assert large[0] > small[0] and large[1] == small[1]

@@ -32,7 +32,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(summary(frame).to_string(index=False))
-    print(f"\n{name}.csv has a row for each head, {name}.png a picture of the hardmax ranks; rings: above the bound.")
+    print(f"\n{name}.csv has a row for each head, {name}.png a picture of the hardmax ranks.")
+    print("Rings: above the bound by more than sqrt(n), as fewer than 1 random head in 200 is.")
     if frame["numerical_rank"].notna().any():
         print(f"Numerical ranks count singular values of at least {frame.attrs['tol']:g}.")
     return 0
@@ -100,7 +101,7 @@ def draw(frame: pd.DataFrame, path: str) -> None:
     from attnrank import report
 
     fig, ax = plt.subplots(figsize=report.heads_figure_size(frame), layout="constrained")
-    report.draw_heads(ax, frame)
+    report.draw_heads(ax, frame, excess=1.0)
     fig.savefig(path, dpi=200, facecolor="white")
     plt.close(fig)
 
