@@ -140,7 +140,7 @@ def test_rows_are_known_by_their_settings(book):
 
 def test_what_has_no_rows_is_left_out(book):
     list(verify_all(**book))
-    timed = dataclasses.replace(HALF, timed=True)
+    timed = dataclasses.replace(HALF, repeats=sweep.Measured())
     assert coverage({"half": timed}, folder=book["folder"], record=book["record"]).empty
 
 

@@ -248,7 +248,7 @@ def test_extra_memory_sees_what_a_process_takes_and_gives_back():
 
 
 def test_tables_of_times_are_marked_and_hold_every_bar():
-    assert EXPERIMENTS["speed"].timed and EXPERIMENTS["roofline"].timed
+    assert EXPERIMENTS["speed"].repeats == EXPERIMENTS["roofline"].repeats == sweep.Measured()
     rows = EXPERIMENTS["speed"].paper
     bars = {(row["contest"], row["n"], row["d_h"], row["device"], row["bar"]) for row in rows}
     assert {

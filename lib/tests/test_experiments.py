@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import inspect
@@ -66,6 +67,15 @@ def test_a_name_that_two_modules_use_is_refused():
         merge(modules)
 
 
+def test_chapters_of_several_modules_merge_them_too():
+    """The union of dicts would keep the second of two tables of one name without a word."""
+    paths = sorted(Path(experiments.__path__[0]).rglob("*.py"))
+    made = [node.value for path in paths for node in ast.parse(path.read_text(encoding="utf-8")).body
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "EXPERIMENTS"]
+    joined = [ast.unparse(value) for value in made if not isinstance(value, ast.Dict)]
+    assert len(made) > len(joined) > 1 and all(value.startswith("merge(") for value in joined)
+
+
 @pytest.mark.parametrize("change, message", [
     ({"repeats": 1e-9}, "repeats must be Exact"), ({"chapter": "02 barrier"}, "chapter must be the stem"),
     ({"version": 0}, "version must be at least 1"), ({"threads": "two"}, "threads must be one of all, one"),
@@ -115,7 +125,10 @@ def test_some_quick_rows(name, tmp_path):
     table = sweep.run(name, experiment.function, some, folder=tmp_path, repeats=experiment.repeats)
     assert list(table)[: len(some[0])] == list(some[0]) and len(table) == len(some)
     assert impossible(table, list(table)[len(some[0]) :]) == []
-    if not experiment.timed:
+    if isinstance(experiment.repeats, sweep.Measured):
+        with pytest.raises(ValueError, match="its numbers are measured and cannot be compared"):
+            sweep.recompute(name, experiment.function, generator=torch.Generator(), rows=1, folder=tmp_path)
+    else:
         again = sweep.recompute(name, experiment.function, generator=torch.Generator(), rows=1, folder=tmp_path)
         assert len(again) == 1
 

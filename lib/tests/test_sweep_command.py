@@ -179,12 +179,9 @@ def test_list(folder, monkeypatch, capsys):
         r"torch \S+  version 1  rounding \(rtol 1e-09\)  a table of your own  test_sweep_command\.half",
         line,
     )
-    use(monkeypatch, version=2, timed=True)
+    use(monkeypatch, version=2)
     assert command.main(["half", "--list", "--folder", str(folder)]) == 0
-    assert (
-        "  version 1 (the code is version 2)  measured times, else rounding (rtol 1e-09)  a table"
-        in capsys.readouterr().out
-    )
+    assert "  version 1 (the code is version 2)  rounding (rtol 1e-09)  a table" in capsys.readouterr().out
 
 
 def test_list_of_a_folder_without_tables(tmp_path, capsys):
@@ -330,9 +327,13 @@ def test_damaged_and_unfinished_tables_fail(folder, capsys):
 
 def test_rows_that_cannot_be_drawn(folder, monkeypatch, capsys):
     """Measured times, data that are not here, and rows that take too long are said, not compared, and do not fail."""
-    use(monkeypatch, timed=True, function=lambda n: 1 / 0)
-    assert command.main(["--verify", "1", "--folder", str(folder)]) == 0
+    times = folder / "times"
+    sweep.run("half", half, HALF.paper, folder=times, repeats=sweep.Measured())
+    use(monkeypatch, repeats=sweep.Measured(), function=lambda n: 1 / 0)
+    assert command.main(["--verify", "1", "--folder", str(times)]) == 0
     assert "half                      not compared: its numbers are measured times\n" in capsys.readouterr().out
+    assert command.main(["half", "--list", "--folder", str(times)]) == 0
+    assert "  measured, not compared  a table of your own" in capsys.readouterr().out
     monkeypatch.delenv("ATTNRANK_DATA", raising=False)
     names = ["digits", "imdb", "cifar10"]
     use(monkeypatch, data="name", paper=sweep.grid(name=names), function=lambda name: {"length": len(name)})

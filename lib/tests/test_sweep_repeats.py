@@ -225,7 +225,7 @@ def test_bad_declarations():
         (lambda: Statistical({"a": 0.5}, by="kind"), "by must name a column where errors are mappings"),
         (
             lambda: from_record({"kind": "roughly"}),
-            "repeats must be one of exact, rounding, statistical; got 'roughly'",
+            "repeats must be one of exact, measured, rounding, statistical; got 'roughly'",
         ),
         (lambda: from_record({}), "repeats must be one of"),
     ):

@@ -7,9 +7,9 @@ from dataclasses import KW_ONLY, dataclass
 from types import ModuleType
 
 from attnrank import _check
-from attnrank.sweep import Exact, Repeats, Rounding, Setting, Statistical
+from attnrank.sweep import Exact, Measured, Repeats, Rounding, Setting, Statistical
 
-__all__ = ["Exact", "Experiment", "Repeats", "Rounding", "Statistical", "merge"]
+__all__ = ["Exact", "Experiment", "Measured", "Repeats", "Rounding", "Statistical", "merge"]
 
 THREADS = ("one", "all")
 
@@ -25,7 +25,6 @@ class Experiment:
     version : raised when the numbers change. A table of another version is computed anew.
     data : the column of the settings that holds the name of a data set, "" where none is used: rows can be computed
         again only where that data set is at hand.
-    timed : the results are measured times, which differ from run to run: such rows are not compared.
     threads : "one", so that rows do not depend on the number of workers, or "all" of this process, one row at a time.
     seconds_again : predicts what it takes to compute a row again, for tables whose sessions only collected what had
         been computed before; None: the sessions say.
@@ -42,14 +41,14 @@ class Experiment:
     repeats: Repeats
     version: int = 1
     data: str = ""
-    timed: bool = False
     threads: str = "one"
     checkpoint: bool = False
     seconds_again: Callable[[Setting], float] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.repeats, Repeats):
-            raise ValueError(f"repeats must be Exact(), Rounding(...) or Statistical(...), got {self.repeats!r}")
+            raise ValueError("repeats must be Exact(), Rounding(...), Statistical(...) or Measured(), "
+                             f"got {self.repeats!r}")
         if not isinstance(self.chapter, str) or not self.chapter.isidentifier():
             raise ValueError(f"chapter must be the stem of a chapter, such as 'barrier', got {self.chapter!r}")
         _check.integer("version", self.version, minimum=1)

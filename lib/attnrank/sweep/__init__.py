@@ -25,10 +25,11 @@ from attnrank.sweep._provenance import results_folder
 from attnrank.sweep._recompute import differences, provenance, read, recompute
 from attnrank.sweep._run import run
 from attnrank.sweep._values import Setting, grid
-from attnrank.sweep.repeats import Exact, Repeats, Rounding, Statistical
+from attnrank.sweep.repeats import Exact, Measured, Repeats, Rounding, Statistical
 
 __all__ = [
     "Exact",
+    "Measured",
     "Repeats",
     "Rounding",
     "Setting",

@@ -167,7 +167,7 @@ def _description(name: str, folder: str | None) -> str:
         "python " + _each(session["python"] for session in sessions),
         "numpy " + _each(session["numpy"] for session in sessions),
         "torch " + _each(session["torch"] for session in sessions),
-        version, f"measured times, else {repeats}" if experiment and experiment.timed else repeats,
+        version, repeats,
         f"chapter {record['chapter']}" if record["chapter"] else "a table of your own",
         f"{record['module']}.{record['function']}",
     ])

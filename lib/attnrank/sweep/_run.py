@@ -46,7 +46,7 @@ def run(name: str, function: Callable[..., dict], settings: Iterable[Setting], *
     workers : number of processes; 1 computes in this one.
     cluster : a ``distributed.Client`` of Dask, or the address of its scheduler, to compute on a cluster instead. Its
         workers need this package at the same state, and no access to the folder.
-    repeats : how `recompute` compares rows: `Exact`, `Rounding` or `Statistical`.
+    repeats : how `recompute` compares rows: `Exact`, `Rounding`, `Statistical` or, not at all, `Measured`.
     chapter : stem of the chapter of the book that the table belongs to, "" for a table of one's own.
     version : of the function, raised when its numbers change; a table that holds another version is refused.
     threads : "one", or "all" threads of this process for one row at a time, which then has the machine's accelerator
@@ -82,7 +82,7 @@ def run(name: str, function: Callable[..., dict], settings: Iterable[Setting], *
     if cluster is not None and workers != 1:
         raise ValueError(f"workers must be left out with a cluster, which has its own, got {workers}")
     if not isinstance(repeats, Repeats):
-        raise ValueError(f"repeats must be Exact(), Rounding(...) or Statistical(...), got {repeats!r}")
+        raise ValueError(f"repeats must be Exact(), Rounding(...), Statistical(...) or Measured(), got {repeats!r}")
     declared = declaration(function, chapter, _check.integer("version", version, minimum=1), repeats)
     manner = Manner(threads, checkpoint)
     manner.require_place(workers, cluster)

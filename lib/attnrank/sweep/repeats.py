@@ -1,13 +1,13 @@
 """How the numbers of a table repeat on another processor, and how a row that is computed again is compared.
 
 Other processors round differently. What is iterated (ascent, many layers, training) turns rounding into different
-numbers. Every table declares one of `Exact`, `Rounding` and `Statistical`; its JSON holds the declaration.
+numbers. Every table declares one of `Exact`, `Rounding`, `Statistical` and `Measured`; its JSON holds the declaration.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -33,7 +33,7 @@ class Exact:
     def difference(self, stored: Setting, new: Setting, rows: int) -> str | None:
         """Say where a row, setting and results, differs from the stored one, or return None. ``rows``: in the table."""
         bounds = f"exact, rtol {self.rtol:g}, atol {self.atol:g}"
-        return _first(stored, new, lambda name, a, b: _near(a, b, self.rtol, self.atol), bounds)
+        return _first(stored, new, lambda name, a, b: _near(a, b, self.rtol, self.atol), lambda name: bounds)
 
     def __str__(self) -> str:
         return "exact"
@@ -52,7 +52,7 @@ class Rounding:
         object.__setattr__(self, "atol", float(_check.real("atol", self.atol, minimum=0)))
 
     def difference(self, stored: Setting, new: Setting, rows: int) -> str | None:
-        return _first(stored, new, lambda name, a, b: _near(a, b, self.rtol, self.atol), self._bounds())
+        return _first(stored, new, lambda name, a, b: _near(a, b, self.rtol, self.atol), lambda name: self._bounds())
 
     def _bounds(self) -> str:
         return f"rtol {self.rtol:g}" + (f", atol {self.atol:g}" if self.atol else "")
@@ -130,7 +130,13 @@ class Statistical:
                 return _near(a, b, 1.0 - 1.0 / self.factor)
             return _near(a, b, self.rtol)
 
-        return _first(stored, new, close, f"statistical, rate {self.rate:g} over the table")
+        def bounds(name: str) -> str:
+            if name in self.errors and not begins:
+                most = self.margin(name, stored, rows, early=not passed)
+                return f"statistical, margin {most:.3g}, rate {self.rate:g} over the table"
+            return f"statistical, rtol {self.rtol:g}"
+
+        return _first(stored, new, close, bounds)
 
     def _columns(self) -> set[str]:
         by = {self.by} if self.by else set()
@@ -163,7 +169,20 @@ class Statistical:
         return f"statistical ({', '.join(self.errors)}; rate {self.rate:g})"
 
 
-Repeats = Exact | Rounding | Statistical
+@dataclass(frozen=True)
+class Measured:
+    """Times and memory of one computation, which no other repeats: rows are not compared."""
+
+    kind: ClassVar[str] = "measured"
+
+    def difference(self, stored: Setting, new: Setting, rows: int) -> str:
+        return "its numbers are measured and cannot be compared"
+
+    def __str__(self) -> str:
+        return "measured, not compared"
+
+
+Repeats = Exact | Rounding | Statistical | Measured
 
 
 def to_record(repeats: Repeats) -> dict:
@@ -183,7 +202,7 @@ def from_record(record: dict) -> Repeats:
     return KINDS[kind](**fields)
 
 
-KINDS: dict[str, type] = {kind.kind: kind for kind in (Exact, Rounding, Statistical)}
+KINDS: dict[str, type] = {kind.kind: kind for kind in (Exact, Rounding, Statistical, Measured)}
 
 
 @lru_cache
@@ -202,8 +221,9 @@ def _near(a: Value, b: Value, rtol: float, atol: float = 0.0) -> bool:
     return abs(a - b) <= max(rtol * max(abs(a), abs(b)), atol) or (math.isnan(a) and math.isnan(b))
 
 
-def _first(stored: Setting, new: Setting, close, bounds: str) -> str | None:
+def _first(stored: Setting, new: Setting, close, bounds: Callable[[str], str]) -> str | None:
+    """The first column that is not close, with both values and its bounds."""
     for name, old in stored.items():
         if not close(name, old, new[name]):
-            return f"{name} is {old!r}, recomputed {new[name]!r} ({bounds})"
+            return f"{name} is {old!r}, recomputed {new[name]!r} ({bounds(name)})"
     return None

@@ -3,7 +3,8 @@
 from attnrank.experiments.after_training import others, own
 from attnrank.experiments.after_training.others import HUB, LENGTHS, ROUTES, SAMPLES, trained_heads, written
 from attnrank.experiments.after_training.own import own_heads
+from attnrank.experiments.experiment import merge
 
 __all__ = ["EXPERIMENTS", "HUB", "LENGTHS", "ROUTES", "SAMPLES", "own_heads", "trained_heads", "written"]
 
-EXPERIMENTS = others.EXPERIMENTS | own.EXPERIMENTS
+EXPERIMENTS = merge([others, own])

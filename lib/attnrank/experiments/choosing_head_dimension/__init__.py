@@ -1,7 +1,8 @@
 """Tables of the chapter choosing_head_dimension: the rule judged, and trained heads made smaller."""
 
 from attnrank.experiments.choosing_head_dimension import rule, seconds, trained, truncation
+from attnrank.experiments.experiment import merge
 
 __all__ = ["EXPERIMENTS"]
 
-EXPERIMENTS = rule.EXPERIMENTS | seconds.EXPERIMENTS | truncation.EXPERIMENTS | trained.EXPERIMENTS
+EXPERIMENTS = merge([rule, seconds, truncation, trained])

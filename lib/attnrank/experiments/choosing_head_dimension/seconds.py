@@ -10,7 +10,7 @@ from attnrank.benchmarks import compare, interleaved, machine, processor
 from attnrank.data import SOURCES
 from attnrank.experiments.choosing_head_dimension import rule
 from attnrank.experiments.choosing_head_dimension.rule import CANDIDATES, LENGTH, PATCH, builder
-from attnrank.experiments.experiment import Exact, Experiment
+from attnrank.experiments.experiment import Experiment, Measured
 from attnrank.experiments.measuring_speed.cases import PROCESSORS, on
 from attnrank.experiments.measuring_speed.speed import TURN, at_hand, threads_set
 from attnrank.sweep import Setting
@@ -57,8 +57,7 @@ EXPERIMENTS = {
         quick=on([processor()], [{"task": "permutation", "head_dim": 4, "rounds": 1}]),
         paper=on(PROCESSORS, [{"task": task, "head_dim": d, "rounds": 15} for task, dims in CANDIDATES.items()
                               for d in dims]),
-        timed=True,
         chapter="choosing_head_dimension",
-        repeats=Exact(),
+        repeats=Measured(),
     ),
 }  # fmt: skip

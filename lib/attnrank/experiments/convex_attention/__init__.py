@@ -5,7 +5,7 @@ from __future__ import annotations
 from attnrank.experiments.convex_attention.contests import convex_contest, convex_trace
 from attnrank.experiments.convex_attention.scale import convex_memory, convex_scale
 from attnrank.experiments.convex_attention.training import LOOKS, METHODS, nonconvex_runs, nonconvex_trace
-from attnrank.experiments.experiment import Exact, Experiment, Rounding, Statistical
+from attnrank.experiments.experiment import Experiment, Measured, Rounding, Statistical
 from attnrank.sweep import Setting, grid
 
 CHAPTER = "convex_attention"
@@ -47,8 +47,7 @@ EXPERIMENTS = {
             *_contests("nuclear", ("CVXPY, CLARABEL",), ">= 20", [(200, 64, 8)], gap=1e-7, rounds=1),
         ],
         chapter=CHAPTER,
-        repeats=Exact(),
-        timed=True,
+        repeats=Measured(),
     ),
     "convex_traces": Experiment(
         "How does the verified gap fall with time, for the solver and for its rivals?",
@@ -66,8 +65,7 @@ EXPERIMENTS = {
             for setting in grid(contestant=[contestant], samples=[200], n=[64], d=[d], share=[0.02], tol=tolerances)
         ],
         chapter=CHAPTER,
-        repeats=Exact(),
-        timed=True,
+        repeats=Measured(),
     ),
     "convex_scale": Experiment(
         "What memory and time does the solver need, by samples, tokens and dimension?",
@@ -81,8 +79,7 @@ EXPERIMENTS = {
             )
         ],
         chapter=CHAPTER,
-        repeats=Exact(),
-        timed=True,
+        repeats=Measured(),
     ),
     "convex_memory": Experiment(
         "What memory does the solver need with cross-entropy?",
@@ -90,8 +87,7 @@ EXPERIMENTS = {
         quick=grid(loss=["cross_entropy"], samples=[200], n=[16], d=[4], share=[0.1]),
         paper=grid(loss=["cross_entropy"], samples=[1250, 5000, 20_000], n=[64], d=[48], share=[0.1]),
         chapter=CHAPTER,
-        repeats=Exact(),
-        timed=True,
+        repeats=Measured(),
     ),
     "nonconvex_runs": Experiment(
         "How often does non-convex training end at the certified optimum, by heads, width of the start and method?",

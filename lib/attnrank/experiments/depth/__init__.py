@@ -2,7 +2,8 @@
 
 from attnrank.experiments.depth import causes, layers
 from attnrank.experiments.depth.layers import depth_ranks, random_encoders
+from attnrank.experiments.experiment import merge
 
 __all__ = ["EXPERIMENTS", "depth_ranks", "random_encoders"]
 
-EXPERIMENTS = layers.EXPERIMENTS | causes.EXPERIMENTS
+EXPERIMENTS = merge([layers, causes])

@@ -6,7 +6,7 @@ import math
 
 from attnrank.benchmarks import compare, machine, processor
 from attnrank.benchmarks.probing import DEPTH, HEADS, WIDTH, memory, rounds_of
-from attnrank.experiments.experiment import Exact, Experiment
+from attnrank.experiments.experiment import Experiment, Measured
 from attnrank.experiments.measuring_speed.cases import PROCESSORS, on
 from attnrank.experiments.measuring_speed.speed import at_hand, threads_set, verdict
 from attnrank.sweep import Setting
@@ -65,17 +65,15 @@ EXPERIMENTS = {
         probe_costs,
         quick=on([processor()], _costs("hardmax", 16, rounds=1)),
         paper=on(PROCESSORS, COSTS),
-        timed=True,
         chapter="measuring_speed",
-        repeats=Exact(),
+        repeats=Measured(),
     ),
     "probe_memory": Experiment(
         "How much memory does a probe take beyond the model's own?",
         probe_memory,
         quick=on([processor()], _memory([512], 32, 2, 2)),
         paper=on(PROCESSORS, _memory([4096, 8192, 16384], 32, 2, 12)),
-        timed=True,
         chapter="measuring_speed",
-        repeats=Exact(),
+        repeats=Measured(),
     ),
 }

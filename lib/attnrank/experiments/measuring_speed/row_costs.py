@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attnrank import _check
 from attnrank.experiments.depth import random_encoders
-from attnrank.experiments.experiment import Exact, Experiment
+from attnrank.experiments.experiment import Experiment, Measured
 from attnrank.experiments.shared.heads import random_heads
 from attnrank.experiments.softmax import softmax_phase
 from attnrank.sweep import Setting, grid
@@ -67,8 +67,7 @@ EXPERIMENTS = {
             *grid(kind=["encoder"], n=[64, 128, 256, 512], d_h=[8, 32, 128], samples=[2, 8], seed=[0]),
             *grid(kind=["product"], n=[2048], d_h=[2048], samples=[1, 4], seed=[0]),
         ],
-        timed=True,
         chapter="measuring_speed",
-        repeats=Exact(),
+        repeats=Measured(),
     ),
 }

@@ -13,7 +13,7 @@ import torch
 from attnrank import _check
 from attnrank.benchmarks import CONTESTS, compare, extra_gpu_memory, extra_memory, interleaved, machine, processor
 from attnrank.benchmarks.contests import dense_path, queries_and_keys, tiled_product
-from attnrank.experiments.experiment import Exact, Experiment
+from attnrank.experiments.experiment import Experiment, Measured
 from attnrank.experiments.measuring_speed.cases import CASES, PROCESSORS, QUICK, ROOFLINE, ROOFLINE_QUICK, on
 from attnrank.ranks import hardmax_rank
 from attnrank.sweep import Setting
@@ -147,9 +147,8 @@ EXPERIMENTS = {
         speed,
         quick=on([processor()], QUICK),
         paper=on(PROCESSORS, CASES),
-        timed=True,
         chapter="measuring_speed",
-        repeats=Exact(),
+        repeats=Measured(),
         version=2,
     ),
     "roofline": Experiment(
@@ -157,9 +156,8 @@ EXPERIMENTS = {
         roofline,
         quick=on([processor()], ROOFLINE_QUICK),
         paper=on(PROCESSORS, ROOFLINE),
-        timed=True,
         chapter="measuring_speed",
-        repeats=Exact(),
+        repeats=Measured(),
         version=2,
     ),
 }

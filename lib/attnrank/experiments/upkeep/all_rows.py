@@ -28,7 +28,7 @@ import torch
 
 from attnrank import sweep
 from attnrank.benchmarks import processor
-from attnrank.experiments.experiment import Experiment
+from attnrank.experiments.experiment import Experiment, Measured
 from attnrank.experiments.upkeep.compared import COLUMNS, KEYS, fingerprint, identities, identity, known, spans, stored
 from attnrank.experiments.upkeep.copies import at_hand
 from attnrank.experiments.upkeep.cost import seconds_again
@@ -57,7 +57,7 @@ def conditions(threads: int) -> dict[str, str | int]:
 
 def cheap_rows(name: str, experiment: Experiment, seconds: float, folder: str | Path | None) -> list[int]:
     """Numbers of the rows, cheapest first, whose data are at hand and that are predicted to take at most so long."""
-    if experiment.timed:
+    if isinstance(experiment.repeats, Measured):
         return []
     predicted = seconds_again(name, experiment, folder=folder)
     here = [not experiment.data or at_hand(setting[experiment.data]) for setting in experiment.paper]

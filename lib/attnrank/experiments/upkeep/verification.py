@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 
 from attnrank import _check, sweep
-from attnrank.experiments.experiment import Experiment, Statistical
+from attnrank.experiments.experiment import Experiment, Measured, Statistical
 from attnrank.experiments.upkeep.copies import at_hand
 from attnrank.experiments.upkeep.cost import seconds_again
 from attnrank.sweep import Setting
@@ -63,7 +63,7 @@ def verify(name: str, experiment: Experiment, *, rows: int = 5, seconds: float =
         table = sweep.read(name, folder=folder)
         _require_declared(name, experiment, sweep.provenance(name, folder=folder))
         _require_grid(name, table, experiment.paper)
-        if experiment.timed:
+        if isinstance(experiment.repeats, Measured):
             return Verdict(name, total, remark="its numbers are measured times")
         here = [setting for setting in experiment.paper if not experiment.data or at_hand(setting[experiment.data])]
         if not here:
