@@ -303,6 +303,8 @@ BEGUN = {
                        "epochs": 2, "seed": 0, "epoch": 0, "layer": 2},
     "own_heads": {"dataset": "digits", "n": 16, "weights": "random", "seed": 0, "layer": 1, "head": 0},
     "modular_curves": {"p": 11, "attention": "softmax", "seed": 0, "point": 0},
+    "accuracy_curves": {"dataset": "digits", "patch": 2, "heads": 4, "qk_dim": 8, "value_dim": 8,
+                        "intervention": "none", "epochs": 2, "seed": 0, "epoch": 0},
     "task_heads": {"task": "recall", "n": 16, "wanted": 4, "qk_dim": 2, "epochs": 4, "seed": 0},  # trained: a second
     "task_heads_curves": {"task": "recall", "n": 16, "wanted": 4, "qk_dim": 2, "epochs": 4, "seed": 0, "epoch": 0},
 }  # fmt: skip
@@ -410,6 +412,38 @@ def test_trained_rows_of_another_seed_are_noticed(name, where):
         for _, group in some.groupby(others) for old, new in pairwise(group.to_dict("records"))
     ]  # fmt: skip
     assert len(pairs) >= 16 and all(repeats.difference(old, new, len(table)) is not None for old, new in pairs)
+
+
+#: What a setting says of the place within a run, or of the weights before and after it.
+WITHIN = {"epoch", "layer", "head", "point", "position", "look", "weights"}
+#: Tables in which another seed is not seen in every run, and what sees it; None: some of their own runs do.
+ELSEWHERE = {
+    "accuracy": "accuracy_curves", "text_accuracy": "text_epochs",  # the same runs
+    "truncated_vits": "accuracy_curves",  # runs that are cut down
+    "student_runs": "student_maps", "student_traces": "student_maps",  # its own test is below
+    "rank_ascent": None,  # in one dimension every head has the rank 2
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [
+    name for name, experiment in EXPERIMENTS.items()
+    if isinstance(experiment.repeats, Statistical) and len({setting.get("seed") for setting in experiment.paper}) > 1
+])  # fmt: skip
+def test_every_run_of_another_seed_is_noticed(name):
+    """Each against that of the next seed: one of its rows differs by more than its margin."""
+    repeats, places = EXPERIMENTS[name].repeats, list(EXPERIMENTS[name].paper[0])
+    table = sweep.read(name, folder=RESULTS)
+    seen = []
+    for _, series in table.groupby([place for place in places if place not in {"seed", *WITHIN}]):
+        for (seed, old), (_, new) in pairwise(series.groupby("seed")):
+            pairs = zip(old.to_dict("records"), new.assign(seed=seed).to_dict("records"), strict=True)
+            seen.append(any(repeats.difference(a, b, len(table)) is not None for a, b in pairs))
+    if name not in ELSEWHERE:
+        assert seen and all(seen)
+    elif ELSEWHERE[name] is None:
+        assert any(seen)
+    else:
+        assert isinstance(EXPERIMENTS[ELSEWHERE[name]].repeats, Statistical)
 
 
 #: Numbers of student_maps that were computed with the teacher trained again with MKL_CBWR=COMPATIBLE, where they differ
