@@ -39,7 +39,8 @@ def hardmax_rank(
 
     Parameters
     ----------
-    q : floating-point tensor (..., n, d_h), queries.
+    q : floating-point tensor (..., n, d_h), queries. Every shape is taken as it stands: :func:`attnrank.head_ranks`
+        is the one that warns where tokens and heads look exchanged, and refuses an attention matrix given twice.
     k : floating-point tensor (..., m, d_h), keys; same leading dimensions, device and dtype as ``q``.
     causal : query i may choose keys 0..i only; needs m = n.
     tile : rows of a square tile of scores, which is held whole; n or m, whichever is larger, if it is more, and chosen

@@ -55,8 +55,10 @@ def train(
     checkpoint : a file that is written after each epoch and every ``checkpoint_seconds``, and from which the run goes
         on if it is there; ``model`` is then what it was before training, drawn again, or the model of a call that was
         interrupted in this process. A run that was killed at any moment ends with the bits of an uninterrupted one, in
-        float64 on a CPU with the same number of threads; elsewhere to rounding, which training amplifies. A file beside
-        it, with .lock behind its name, is locked meanwhile: a run that is not finished is trained by one process.
+        float64 on a CPU with the same number of threads; elsewhere to rounding, which training amplifies: to 1e-6 in
+        the weights of a small float32 model over 12 steps, in a test; over a whole run, or on a GPU, to no bound that
+        was measured. A file beside it, with .lock behind its name, is locked meanwhile: a run that is not finished is
+        trained by one process.
     progress : called with the entry of each epoch.
     started : called once with the `Run`, which fills as training goes on: what there is of a run that is stopped.
 
