@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sys
 from pathlib import Path
@@ -83,7 +84,8 @@ def test_no_test_text_is_a_near_copy_of_a_train_text():
 def package(tmp_path, monkeypatch):
     """An installed package that cannot be imported, with files of every kind."""
     root = tmp_path / "unimportable"
-    (root / "tests").mkdir(parents=True)
+    for folder in ("tests", "deep/tests"):
+        (root / folder).mkdir(parents=True)
     (root / "__init__.py").write_text("raise RuntimeError('imported')", encoding="utf-8")
     random = np.random.default_rng(0)
 
@@ -101,6 +103,7 @@ def package(tmp_path, monkeypatch):
     files["copy_two.py"] = function("two", shared + " and a word more")
     files["hidden.py"] = function("_private", text("private")) + function("short", "short")
     files["tests/test_it.py"] = function("seen", text("intests"))
+    files["deep/tests/test_it.py"] = function("seen", text("intests"))
     files["broken.py"] = function("fine", text("broken")) + "def ("
     files["methods.py"] = (
         f'class Public:\n    """{text("klass")}"""\n    def go(self):\n        """{text("method")}"""\n'
@@ -137,3 +140,75 @@ def test_docstrings_say_what_is_missing(package, monkeypatch):
         docstrings._of_package(package, set())
     with pytest.raises(ImportError, match="needs the package not_installed_at_all"):
         docstrings._of_package("not_installed_at_all", set())
+
+
+def source(folder, *texts, code=""):
+    """A file of functions with these docstrings and nothing else that is long."""
+    path = folder / "source.py"
+    functions = [f'def f{number}():\n    """{text}"""\n' for number, text in enumerate(texts)]
+    path.write_text("".join(functions) + code, encoding="utf-8")
+    return path
+
+
+def test_names_leave_other_words_whole_and_a_text_of_the_least_length_counts(tmp_path):
+    """ "np" in "inputs" is no name, "torch" in "torchvision" is one; the length is that of what is left."""
+    padding = "x" * (docstrings.SHORTEST - len("inputs of a .vision and a wasp, by "))
+    text = f"Inputs of a torch.torchvision and\n    a wasp, by np {padding}".replace("Inputs", "inputs")
+    (kept,) = docstrings._of_file(source(tmp_path, text, text[:-1]))
+    assert kept == f"inputs of a .vision and a wasp, by {padding}" and len(kept) == docstrings.SHORTEST
+
+
+def test_a_file_with_much_code_for_its_docstrings_is_left_out(tmp_path):
+    """Parsing takes the time; bytes count, for each pair of triple quotes."""
+    texts = ["y" * docstrings.SHORTEST, "z" * docstrings.SHORTEST]
+    short = len(source(tmp_path, *texts).read_bytes())
+    longest = "#" + "." * (2 * docstrings.MOST_BYTES - short - 1)
+    assert docstrings._of_file(source(tmp_path, *texts, code=longest)) == texts
+    assert docstrings._of_file(source(tmp_path, *texts, code=longest + ".")) == []
+
+
+def test_what_is_private_is_left_out_with_all_its_methods(tmp_path):
+    text = "y" * docstrings.SHORTEST
+    method = f'def go(self):\n            """{text}"""\n'
+    inner = f"    {method}    class _In:\n        {method}"
+    code = f"class _Hidden:\n{inner}class Shown:\n{inner}def f():\n{inner}"
+    assert docstrings._of_file(source(tmp_path, code=code)) == [text]
+
+
+def test_invalid_escapes_of_others_are_passed_over_in_silence(tmp_path, recwarn):
+    text = "y" * docstrings.SHORTEST
+    assert docstrings._of_file(source(tmp_path, text, code='z = "\\d"\n')) == [text]
+    assert not recwarn.list
+
+
+def test_near_copies_share_most_of_their_runs_of_eight_words():
+    words = [f"Word{number}" for number in range(16)]
+    seen: set[int] = set()
+
+    def new(*parts):
+        return docstrings._new([" ".join(parts)], seen) != []
+
+    assert new(*words)  # nine runs
+    assert not new(*[word.upper() for word in words])  # the case of letters makes no text new
+    assert new(*words[:12], *"abcdef")  # five old runs of eleven
+    assert not new(*words[:13], *"ghijk")  # six of eleven
+    assert new(*words[:12], *"lmnop")  # five of ten: half is not most
+    assert not new(*"cdef", *words[:13])  # six of ten; the other four are noted all the same
+    assert not new(*"cdef", *words[:7], *"qr")  # four of six are of that one, which was itself left out
+
+
+def test_one_file_gives_a_part_of_its_docstrings_and_files_come_scattered(tmp_path, monkeypatch):
+    names = [f"m{number}" for number in range(6)]
+    for name in names:
+        (tmp_path / "scattered" / name).mkdir(parents=True)
+        texts = [" ".join(f"{name}t{number}w{word}" for word in range(40)) for number in range(25)]
+        source(tmp_path / "scattered" / name, *texts)
+    (tmp_path / "scattered" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(docstrings, "ROWS_PER_CLASS", {"train": 60, "test": 30})
+    splits = docstrings._of_package("scattered", set())
+    order = sorted(names, key=lambda name: hashlib.sha256(f"{name}/source.py".encode()).hexdigest())
+    assert order != names
+    marks = {split: [tuple(text.split("w")[0].split("t")) for text in texts] for split, texts in splits.items()}
+    of = [(name, str(number)) for name in order for number in range(docstrings.MOST_PER_FILE)]
+    assert marks == {"test": of[:30], "train": of[40:100]}  # the second file is that of the tests, to its end

@@ -18,7 +18,7 @@ from attnrank import experiments, sweep
 from attnrank.data import SOURCES
 from attnrank.experiments import EXPERIMENTS, PROFILES
 from attnrank.experiments.after_training import HUB
-from attnrank.experiments.experiment import merge
+from attnrank.experiments.experiment import Exact, Experiment, merge
 from attnrank.experiments.shared.heads import random_heads
 from attnrank.experiments.upkeep.copies import EMBEDDED
 from attnrank.models import pretrained
@@ -78,11 +78,19 @@ def test_chapters_of_several_modules_merge_them_too():
 
 @pytest.mark.parametrize("change, message", [
     ({"repeats": 1e-9}, "repeats must be Exact"), ({"chapter": "02 barrier"}, "chapter must be the stem"),
+    ({"chapter": 2}, "chapter must be the stem"), ({"repeats": None}, "repeats must be Exact"),
     ({"version": 0}, "version must be at least 1"), ({"threads": "two"}, "threads must be one of all, one"),
 ])
 def test_bad_experiments(change, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(EXPERIMENTS["random_heads"], **change)
+
+
+def test_what_a_table_is_unless_it_says_otherwise():
+    """Rows are compared, need no data, and are computed by one thread without a folder."""
+    table = Experiment("Is it?", random_heads, [], [], chapter="barrier", repeats=Exact())
+    assert (table.version, table.data, table.timed, table.threads, table.checkpoint) == (1, "", False, "one", False)
+    assert (table.module, table.name) == ("attnrank.experiments.shared.heads", "random_heads")
 
 
 @pytest.mark.parametrize("profile", PROFILES)

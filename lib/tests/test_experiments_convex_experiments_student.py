@@ -91,6 +91,57 @@ def test_lessons_of_a_pretrained_encoder(bert):
     assert row["status"] == "measured" and 0 <= row["full_accuracy"] <= 1 and row["accuracy"] is None
 
 
+def test_texts_and_labels_of_a_pretrained_encoder(bert):
+    """Those of each split that fill the length, of as many as are drawn; class 1 is told from all others."""
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(bert["model"])
+    found = teacher.taught_by("tiny bert")
+    for split, (tokens, labels) in (("train", found.train), ("test", found.test)):
+        texts, classes = data.texts("docstrings", split)
+        drawn = torch.randperm(len(texts), generator=teacher.generator_of(0, 24))[:400].tolist()
+        own = [(tokenizer(texts[row])["input_ids"], classes[row].item() == 1) for row in drawn]
+        own = [([*ids[:23], 3], label) for ids, label in own if len(ids) >= 24]
+        assert tokens.tolist() == [ids for ids, _ in own] and labels.tolist() == [label for _, label in own]
+        assert 0 < labels.sum() < len(labels) / 4
+
+
+def test_an_error_that_says_nothing_of_a_missing_model_is_not_passed_over(bert, monkeypatch):
+    def refuse(name, local):
+        raise ValueError("name must be another")
+
+    monkeypatch.setattr(encoder_teacher.hub, "load", refuse)
+    monkeypatch.setitem(teacher.TEACHERS, "odd", bert)
+    with pytest.raises(ValueError, match="^name must be another$"):
+        teacher.teacher_accuracy("odd")
+
+
+def test_accuracy_of_a_teacher_that_is_trained_here():
+    """On the whole test split, as it was tested, and by hand on the test texts that fill its length."""
+    with torch.no_grad():  # which whoever asks may have switched on
+        found = teacher.taught_by.__wrapped__("docstrings")
+        row = teacher.teacher_accuracy("docstrings")
+    setting = teacher.TEACHERS["docstrings"]
+    model, run, _ = teacher.text.trained(setting, None)
+    source = teacher.text.source(*(setting[name] for name in ("dataset", "tokens", "vocabulary", "length")))
+    assert found.accuracy == row["accuracy"] == run.final["test_accuracy"]
+    full = (source.test_inputs != 0).all(1)
+    with torch.no_grad():
+        says = model(source.test_inputs[full])[:, :2].argmax(1)
+    assert row["full_accuracy"] == (says == source.test_labels[full]).double().mean().item()
+    assert row["full_texts"] == full.sum() < len(full) and row["status"] == "measured"
+    assert torch.equal(found.test[0], source.test_inputs[full])
+    whole = (source.train_inputs != 0).all(1)
+    assert torch.equal(found.train[0], source.train_inputs[whole])
+    assert torch.equal(found.train[1], source.train_labels[whole])
+
+
+def test_a_teacher_whose_training_was_stopped_is_refused(monkeypatch):
+    monkeypatch.setattr(teacher.text, "trained", lambda setting, folder: (None, None, "the loss is nan"))
+    with pytest.raises(ValueError, match="'docstrings' could not be trained: the loss is nan"):
+        teacher.taught_by.__wrapped__("docstrings")
+
+
 @pytest.mark.parametrize("method", student.METHODS)
 def test_a_student_of_a_pretrained_encoder(bert, method):
     setting = next(one for one in tables._TINY_STUDENTS if one["method"] == method)
@@ -114,6 +165,24 @@ def test_parts_are_disjoint_and_unit(lessons):
     assert not {tuple(row) for row in train.x[:, 0].tolist()} >= {tuple(row) for row in valid.x[:, 0].tolist()}
     with pytest.raises(ValueError, match="count must leave enough"):
         teacher.lessons("docstrings", 10**6, 1, 0)
+
+
+def test_texts_to_train_on_to_choose_by_and_to_test_on_are_of_their_splits(monkeypatch):
+    """With a teacher that sees the number of a text and says its square: 30 texts to learn from, 20 for the test."""
+    train, test = ((numbers[:, None].expand(-1, 4), numbers) for numbers in torch.arange(50).split([30, 20]))
+    teaches = teacher.Teacher(lambda tokens: (tokens[..., None].float(), tokens[:, 0].double() ** 2), train, test)
+    monkeypatch.setattr(teacher, "taught_by", lambda name: teaches)
+    for count, tested in ((10, 12), (15, 20)):  # the second time all that there are
+        parts = teacher.lessons.__wrapped__("docstrings", count, tested, 0)
+        numbers = [part.x[:, 0, 0] for part in parts]
+        assert [len(set(part.tolist())) for part in numbers] == [count, count, tested]
+        assert len({*numbers[0].tolist(), *numbers[1].tolist()}) == 2 * count
+        assert torch.cat(numbers[:2]).max() < 30 <= numbers[2].min()
+        mean, spread = numbers[0].double().square().mean(), numbers[0].double().square().std()
+        for part, own in zip(parts, numbers, strict=True):
+            assert torch.equal(part.label, own.long()) and (part.x == own[:, None, None]).all()
+            torch.testing.assert_close(part.target, (own.double() ** 2 - mean) / spread)
+            assert part.threshold == pytest.approx(-(mean / spread).item())
 
 
 def test_the_softmax_layer_against_numpy():
