@@ -28,6 +28,7 @@ def write_redirects(app: Sphinx, exception: Exception | None) -> None:
             raise ConfigError(f"redirects: {old} must have gone and {new} must be a page")
         target = relative_uri(f"{old}.html", f"{new}.html")
         page = Path(app.outdir, *PurePosixPath(f"{old}.html").parts)
+        page.parent.mkdir(parents=True, exist_ok=True)  # the folder may have gone with its last page
         page.write_text(
             PAGE.format(target=html.escape(target), name=html.escape(app.env.titles[new].astext())), encoding="utf-8"
         )

@@ -39,8 +39,12 @@ def duration(seconds: float) -> str:
     """Two digits of the fitting unit."""
     for unit, size in (("h", 3600), ("min", 60)):
         if seconds >= size:
-            return f"{seconds / size:.1f}{SPACE}{unit}" if seconds < 10 * size else f"{seconds / size:.0f}{SPACE}{unit}"
-    return f"{seconds:.1f}{SPACE}s" if seconds < 10 else f"{seconds:.0f}{SPACE}s"
+            return f"{two_digits(seconds / size)}{SPACE}{unit}"
+    return f"{two_digits(seconds)}{SPACE}s"
+
+
+def two_digits(number: float) -> str:
+    return f"{number:.1f}" if number < 9.95 else f"{number:.0f}"
 
 
 def rows_of(record: dict[str, Any]) -> int:

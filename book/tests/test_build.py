@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+
+import fresh_outputs
 import pytest
+import redirects
+from docutils import nodes
+from sphinx.errors import ConfigError
 
 RUNS = "from pathlib import Path\nwith Path('../runs').open('a') as file:\n    file.write('x')\n"
 TEXT = """---
@@ -72,7 +79,47 @@ class TestFailures:
         assert "python book/_ext/pairs.py notebooks/03_small.md" in result.stdout
 
 
+class TestRedirects:
+    def app(self, folder: Path, moved: dict[str, str], form: str = "html") -> SimpleNamespace:
+        env = SimpleNamespace(found_docs={"new/b", "c"}, titles={"new/b": nodes.title("", "A < B")})
+        return SimpleNamespace(builder=SimpleNamespace(format=form), outdir=folder, env=env,
+                               config=SimpleNamespace(redirects=moved))  # fmt: skip
+
+    def test_an_old_address_leads_to_the_page(self, tmp_path: Path) -> None:
+        """Also where its folder has gone with it."""
+        redirects.write_redirects(self.app(tmp_path, {"old/deep/a": "new/b"}), None)
+        page = (tmp_path / "old/deep/a.html").read_text(encoding="utf-8")
+        assert page.count('"../../new/b.html"') == 2 and "url=../../new/b.html" in page and ">A &lt; B</a>" in page
+
+    @pytest.mark.parametrize("moved", [{"c": "new/b"}, {"a": "gone"}])
+    def test_an_address_that_is_a_page_or_leads_to_none_is_refused(self, tmp_path: Path, moved: dict) -> None:
+        with pytest.raises(ConfigError, match="redirects: .* must have gone and .* must be a page"):
+            redirects.write_redirects(self.app(tmp_path, moved), None)
+
+    def test_there_are_none_of_a_build_that_failed_or_is_no_site(self, tmp_path: Path) -> None:
+        redirects.write_redirects(self.app(tmp_path, {"a": "new/b"}), ValueError("failed"))
+        redirects.write_redirects(self.app(tmp_path, {"a": "new/b"}, form="latex"), None)
+        assert not list(tmp_path.iterdir())
+
+
 class TestFreshOutputs:
+    def test_the_digest_is_of_names_and_contents(self, tmp_path: Path) -> None:
+        def digest(ignored: tuple[str, ...] = (), **files: bytes) -> str:
+            for path in tmp_path.glob("*/*"):
+                path.unlink()
+            for name, content in files.items():
+                (tmp_path / "of").mkdir(exist_ok=True)
+                (tmp_path / "of" / name).write_bytes(content)
+            return fresh_outputs.digest(tmp_path, ["of/*", "*/a", "*"], list(ignored))
+
+        first = digest(a=b"one\ntwo", b=b"three")
+        assert digest(a=b"one\r\ntwo", b=b"three") == first  # as another system checks the files out
+        assert digest(("of/c",), a=b"one\ntwo", b=b"three", c=b"ignored") == first
+        changed = [digest(a=b"one\nTwo", b=b"three"), digest(a=b"one\ntwo", c=b"three"), digest(a=b"one\ntwo"),
+                   digest(a=b"one\ntwot", b=b"hree"), digest(a=b"three", b=b"one\ntwo")]  # fmt: skip
+        assert digest(a=b"x", b=b"y") != digest(a=b"xof/b 1\ny") and digest(a=b"x", b=b"y") != digest(a=b"xof/by")
+        assert len({first, *changed}) == 6 and {len(one) for one in changed} == {16}
+
     def test_outputs_follow_what_they_depend_on(self, small_book) -> None:
         small_book.notebook(RUNS + ANSWER)
 

@@ -9,11 +9,13 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import explorables
 import numpy as np
 import pytest
 import torch
+from docutils.utils import new_document
 from scipy.spatial import ConvexHull
 
 import attnrank
@@ -265,6 +267,30 @@ def test_the_numbers_are_those_that_the_package_writes() -> None:
             assert value == {digit: pytest.approx(pixels) for digit, pixels in again[key].items()}
         else:
             assert np.allclose(value, again[key], rtol=1e-9, atol=1e-9), key
+
+
+def test_a_page_has_the_numbers_and_the_scripts_of_its_explorables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kind once, in the order of the page, behind the scripts that all share; no number ends the script."""
+    numbers = {"plane": {"a": "</script>"}, "attention": {"b": [1, 2]}, "token_sparsity": {"c": 3}}
+    monkeypatch.setattr(explorables, "read", lambda name: numbers)
+    scripts: list[tuple[str | None, dict]] = []
+    styles: list[str] = []
+    app = SimpleNamespace(add_js_file=lambda name, **given: scripts.append((name, given)), add_css_file=styles.append)
+    explorables.add_scripts(app, "page", "", {}, None)  # type: ignore[arg-type]
+    page = new_document("page")
+    explorables.add_scripts(app, "page", "", {}, page)  # type: ignore[arg-type]
+    assert scripts == styles == []
+    page += [explorables.Place(kind=kind) for kind in ("plane", "attention", "plane", "head_dimension")]
+    explorables.add_scripts(app, "page", "", {}, page)  # type: ignore[arg-type]
+    (_, first), *rest = scripts
+    data = first["body"].partition("window.EXPLORABLES_DATA=")[2]
+    assert "<" not in data and json.loads(data) == {
+        "plane": {"a": "</script>"}, "attention": {"b": [1, 2]}, "head_dimension": {},
+    }  # fmt: skip
+    assert first["body"].startswith('document.documentElement.classList.add("scripts");')
+    names = ("numbers", "page", "plane", "attention", "head_dimension")
+    assert rest == [(f"explorables/{name}.js", {"defer": "defer"}) for name in names]
+    assert styles == ["explorables/explorables.css"]
 
 
 def pages_of(site: Path) -> dict[str, list[str]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import figure_sources
 import pytest
+from docutils import nodes
 
 import html_checks
 
@@ -81,3 +82,28 @@ def test_a_caption_with_a_table_that_is_not_there_fails_the_build(small_book, na
 
 def test_names_are_found_once_and_in_order() -> None:
     assert figure_sources.tables("From b.csv, a_2.csv and\nb.csv; not c.csvx, d.json.") == ["b", "a_2"]
+
+
+def test_links_of_a_caption_and_of_the_line_below_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of tables that are there become links and all else stays; a module may be a file or a folder."""
+    monkeypatch.setattr(figure_sources, "RESULTS", tmp_path / "results")
+    (tmp_path / "results").mkdir()
+    (tmp_path / "lib/attnrank/folder").mkdir(parents=True)
+    for name, module in (("a", "attnrank.folder"), ("b", "attnrank.file")):
+        known = {"module": module, "function": f"of_{name}"}
+        (tmp_path / f"results/{name}.json").write_text(json.dumps(known), encoding="utf-8")
+
+    def told(found: list[nodes.Node]) -> list[str | tuple[str, str]]:
+        return [(part.astext(), part["reftarget"]) if isinstance(part, nodes.Element) else part.astext()
+                for part in found]  # fmt: skip
+
+    assert told(figure_sources.linked("From a.csv, c.csv and b.csv.", tmp_path)) == [
+        "From ", ("a.csv", "/results/a.csv"), ", c.csv and ", ("b.csv", "/results/b.csv"), ".",
+    ]  # fmt: skip
+    of = {name: [("provenance", f"/results/{name}.json"), ", code ", (f"{module}.of_{name}", f"/lib/attnrank/{file}")]
+          for name, module, file in (("a", "folder", "folder/__init__.py"), ("b", "file", "file.py"))}  # fmt: skip
+    rows = [("rows", "/results/a.csv"), ", "]
+    for with_rows in (False, True):
+        line = figure_sources.sources(["a", "b"], tmp_path, rows=with_rows)
+        second = [("rows", "/results/b.csv"), ", "] if with_rows else []
+        assert told(line.children) == ["a: ", *(rows if with_rows else []), *of["a"], " · b: ", *second, *of["b"]]

@@ -88,6 +88,39 @@ class TestLinks:
                 tree = ast.parse((BOOK.parent / file).read_text(encoding="utf-8"))
                 assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, test
 
+    def test_a_claim_tests_the_last_result_before_it(self, tmp_path, monkeypatch):
+        """In its own chapter; unless the file of links names another, or none. Measurements test no theorem."""
+
+        def text(*results):
+            return {"cell_type": "markdown", "source": [
+                "".join(f"```{{prf:{kind}}} A title\n:label: {label}\n```\n" for kind, label in results)
+            ]}  # fmt: skip
+
+        def claim(name, kind="theorem"):
+            data = {report.CLAIM_MIME: {"id": name, "kind": kind}}
+            return {"cell_type": "code", "source": [], "outputs": [{"name": "stdout"}, {"data": data}]}
+
+        chapters = {
+            "01_one": [text(("theorem", "t1"), ("lemma", "l2")), claim("one/a"), text(), claim("one/b"),
+                       claim("one/c", "measurement"), text(("definition", "d3")), claim("one/d")],
+            "02_two": [claim("two/e"), text(("corollary", "c4")), claim("two/f"), text(("proposition", "p5"))],
+        }  # fmt: skip
+        (tmp_path / "notebooks").mkdir()
+        for page, cells in chapters.items():
+            (tmp_path / f"notebooks/{page}.ipynb").write_text(json.dumps({"cells": cells}), encoding="utf-8")
+        contents = "parts:\n- caption: Part\n  chapters:\n  - file: notebooks/01_one\n  - file: book/other\n"
+        (tmp_path / "_toc.yml").write_text(contents + "- chapters:\n  - file: notebooks/02_two\n", encoding="utf-8")
+        monkeypatch.setattr(claim_links, "read", lambda name: [
+            {"claim": "one/b", "theorem": ""}, {"claim": "one/d", "theorem": "t1"},
+        ])  # fmt: skip
+        assert claim_links.chapters(tmp_path) == {"one": ("notebooks/01_one", "Part"), "two": ("notebooks/02_two", "")}
+        assert claim_links.theorems(tmp_path) == {"one/a": "l2", "one/d": "t1", "two/f": "c4"}
+        assert claim_links.results(tmp_path) == ["t1", "l2", "c4", "p5"]
+
+    def test_a_statement_has_no_code_of_a_reviewer(self):
+        assert claim_links.statement("objection R4: ranks fall: all") == "Objection: ranks fall: all"
+        assert claim_links.statement("theorem 2: objection R4: x") == "Theorem 2: objection R4: x"
+
     def test_no_other_claim_names_a_theorem(self):
         kinds = {row["id"]: row["kind"] for row in report.read_ledger(BOOK / "results")}
         assert {kinds[claim] for claim in claim_links.theorems()} == {"theorem"}

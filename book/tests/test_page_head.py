@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
+import accessible
+import pytest
+from docutils import nodes
+from docutils.utils import new_document
+
 import html_checks
 import page_head
 
@@ -40,6 +45,17 @@ def test_heads_of_tables_say_what_they_head(site: Path) -> None:
     assert {head.find_parent(["thead", "tbody"]).name for _, head in heads if head["scope"] == "col"} == {"thead"}
 
 
+def test_heads_without_a_scope_get_that_of_their_place() -> None:
+    body = ('<div role="doc-biblioentry"><table><thead><tr><th>a</th><th class="x">b</th></tr></thead><tbody><tr>'
+            '<th>c</th><th class="y" scope="col">d</th><td>e</td></tr></tbody></table></div><th>')  # fmt: skip
+    context = {"body": body}
+    accessible.mend(None, "", "", context, None)  # type: ignore[arg-type]
+    assert context["body"] == (
+        '<div role="listitem"><table><thead><tr><th scope="col">a</th><th scope="col" class="x">b</th></tr></thead>'
+        '<tbody><tr><th scope="row">c</th><th class="y" scope="col">d</th><td>e</td></tr></tbody></table></div><th>'
+    )
+
+
 def test_there_is_a_page_for_what_is_not_there(site: Path) -> None:
     assert "no such page" in html_checks.parse(site / "404.html").get_text()
 
@@ -59,3 +75,43 @@ def test_a_description_ends_with_a_sentence() -> None:
     assert page_head.description(text).endswith(".") and len(page_head.description(text)) <= page_head.LENGTH
     assert page_head.description("word " * 99).endswith("word…")
     assert page_head.description("Short.") == "Short."
+    assert page_head.description("Why? " + "word " * 99).endswith("word…")  # a question alone says too little
+    words = "word " * (page_head.LENGTH // 5 - 1) + "words"
+    assert page_head.description(words) == words and len(words) == page_head.LENGTH  # just fits
+    whole = "w" * (page_head.LENGTH - 1) + "."
+    assert page_head.description(whole) == page_head.description(f"{whole} More.") == whole
+    assert page_head.description(f"w{whole} More.") == "w" * (page_head.LENGTH - 1) + "…"
+
+
+@pytest.mark.parametrize("base", ["", "https://host.invalid/"])
+def test_a_card_has_the_address_where_it_is_known(base: str) -> None:
+    """Titles come with tags and entities, which are undone and written anew."""
+    app = SimpleNamespace(
+        search_records={"a/b": [{"text": 'Of "n" < d.'}, {"text": "Other."}]},
+        config=SimpleNamespace(html_title="Book", html_baseurl=base),
+        builder=SimpleNamespace(get_target_uri=lambda page: f"{page}.html"),
+    )
+    context = {"title": "<em>Q</em> &amp; A"}
+    page_head.add_head(app, "a/b", "", context, None)  # type: ignore[arg-type]
+    tags = {"og:title": "Q &amp; A", "og:description": "Of &quot;n&quot; &lt; d.", "og:site_name": "Book",
+            "og:type": "article"} | ({"og:url": f"{base}a/b.html"} if base else {})  # fmt: skip
+    lines = ['<meta name="description" content="Of &quot;n&quot; &lt; d."/>']
+    lines += [f'<meta property="{name}" content="{value}"/>' for name, value in tags.items()]
+    assert [line.strip() for line in context["head_of_page"].splitlines()] == lines
+    page_head.add_head(app, "search", "", context := {}, None)  # type: ignore[arg-type]
+    assert "description" not in context["head_of_page"] and 'content="Book"' in context["head_of_page"]
+
+
+def test_a_citation_has_the_text_of_its_entry_and_no_other_link_has() -> None:
+    entry = nodes.citation("", nodes.label("", "A26"), nodes.paragraph("", "A.  Author,\n$n$ ranks."), ids=["id1", "a"])
+    entries = new_document("bibliography")
+    entries += entry
+    app = SimpleNamespace(env=SimpleNamespace(get_doctree={"book/bibliography": entries}.get))
+    page, shown = new_document("page"), []
+    for address, internal in (("../book/bibliography.html#id1", True), ("bibliography.html#a", True),
+                              ("bibliography.html#id2", True), ("other.html#id1", True),
+                              ("https://host.invalid/bibliography.html#id1", False)):  # fmt: skip
+        page += nodes.reference("", "", refuri=address, **({"internal": True} if internal else {}))
+    page_head.tell_citations(app, page, "page")  # type: ignore[arg-type]
+    shown = [link.get("reftitle") for link in page.findall(nodes.reference)]
+    assert shown == ["A. Author, n ranks."] * 2 + [None] * 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pypdf import PdfReader
@@ -99,6 +100,21 @@ def test_what_does_not_fit_is_found(browser: browsing.Browser, small_site: Path)
     assert found == ['misfits.html: wider than the column: <div class="a"',
                      'misfits.html: taller than a page (990 px): <svg class="b"',
                      'misfits.html: cut: <div class="c"']
+
+
+def test_numbers_go_on_behind_a_chapter_of_several_sheets(monkeypatch: pytest.MonkeyPatch) -> None:
+    tab = SimpleNamespace(evaluate=lambda script: [["H1", "", "Title"]], context=SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(print_book, "open_printed", lambda browser, path: tab)
+    monkeypatch.setattr(print_book, "to_pdf", lambda tab, title, first: SimpleNamespace(pages=[title] * 3))
+    found = [print_book.Chapter("", Path(f"{name}.html")) for name in "abc"]
+    print_book.print_chapters(None, found)  # type: ignore[arg-type]
+    assert [chapter.first for chapter in found] == [1, 4, 7]
+
+
+def test_texts_of_style_sheets_and_names_of_authors() -> None:
+    assert print_book.css_string('a "b" \\ c') == '"a \\"b\\" \\\\ c"'
+    authors = [{"given-names": "A. B.", "family-names": "C"}, {"name": "Others"}]
+    assert print_book.authors({"authors": authors}) == ["A. B. C", "Others"]
 
 
 def test_a_site_that_lacks_a_page_is_refused(small_site: Path) -> None:

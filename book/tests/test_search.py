@@ -6,8 +6,11 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from docutils import nodes
+from docutils.utils import new_document
 from playwright.sync_api import Page
 
 import browsing
@@ -112,3 +115,59 @@ def test_every_result_leads_to_an_anchor(site: Path) -> None:
 ])  # fmt: skip
 def test_formulas_in_plain_characters(tex: str, text: str) -> None:
     assert search_index.plain(tex) == text
+
+
+def test_what_is_recorded_of_a_page() -> None:
+    """Prose by section, with its numbers; what a list explains, by itself; no code, output or line of sources."""
+    page = new_document("page")
+    listed = nodes.definition_list("", nodes.definition_list_item(
+        "", nodes.term("", "a word"), nodes.definition("", nodes.paragraph("", "is explained"))))  # fmt: skip
+    claim = "<div class='claim'><p class='claim-statement'>It <b>holds</b>.</p><td>0.5</td></div>"
+    figure = nodes.figure("", nodes.image(uri="a.png"), nodes.caption("", "A picture."),
+                          nodes.legend("", nodes.paragraph("", "rows, code")))  # fmt: skip
+    box = nodes.section("", nodes.title("", "Theorem"), nodes.paragraph("", "stated"))
+    inner = nodes.section("", nodes.title("", "Inside"), nodes.paragraph("", "more"), ids=["inside"])
+    inner += [nodes.container("", box), listed, nodes.raw("", claim, format="html"), figure]
+    top = nodes.section("", nodes.title("", "The page"), ids=["the-page"])
+    prose = nodes.Text("Let $d_h$ and "), nodes.math("", r"n \ge 1"), nodes.Text(", be  it so.")
+    top += nodes.paragraph("", "", *prose)
+    top += [nodes.literal_block("", "print(1)"), inner]
+    page += top
+    search_index.give_anchors(None, page)  # type: ignore[arg-type]
+    app = SimpleNamespace(
+        env=SimpleNamespace(titles={"a/b": nodes.title("", "The page")},
+                            toc_secnumbers={"a/b": {"": (3,), "#inside": (3, 1)}}),
+        builder=SimpleNamespace(get_target_uri=lambda page: f"{page}.html"),
+    )  # fmt: skip
+    assert search_index.records(app, page, "a/b") == [  # type: ignore[arg-type]
+        {"address": "a/b.html", "page": "3 The page", "title": "3 The page", "text": "Let d_h and n ≥ 1, be it so."},
+        {"address": "a/b.html#inside", "page": "3 The page", "title": "3.1 Inside",
+         "text": "more Theorem stated It holds . A picture."},
+        {"address": "a/b.html#term-a-word", "page": "3 The page", "title": "a word", "text": "is explained"},
+    ]  # fmt: skip
+
+
+def test_a_page_that_was_not_written_keeps_its_records(tmp_path: Path) -> None:
+    app = SimpleNamespace(builder=SimpleNamespace(format="html"), outdir=tmp_path,
+                          env=SimpleNamespace(found_docs={"a", "b"}), search_records={"a": [1], "b": [2]})  # fmt: skip
+    for records, found, expected in (
+        ({"a": ["é"], "b": [2]}, {"a", "b"}, {"a": ["é"], "b": [2]}),
+        ({"b": [3]}, {"a", "b", "c"}, {"a": ["é"], "b": [3], "c": []}), ({}, {"b"}, {"b": [3]}),
+    ):  # fmt: skip
+        app.search_records, app.env.found_docs = records, found
+        search_index.write(app, None)  # type: ignore[arg-type]
+        assert index(tmp_path) == expected
+    before = (tmp_path / "search_sections.js").read_bytes()
+    app.search_records = {"b": [4]}
+    search_index.write(app, ValueError("failed"))  # type: ignore[arg-type]
+    assert (tmp_path / "search_sections.js").read_bytes() == before
+
+
+def test_terms_get_an_anchor_unless_it_is_taken() -> None:
+    """Functions have one; their arguments get none: they are found with their function."""
+    page = new_document("page")
+    for ids, classes in (([], []), ([], []), (["m.f"], ["api"]), ([], ["api-items"])):
+        term = nodes.term("", f"A word {ids}", ids=ids)
+        page += nodes.definition_list("", nodes.definition_list_item("", term, nodes.definition()), classes=classes)
+    search_index.give_anchors(None, page)  # type: ignore[arg-type]
+    assert [term["ids"] for term in page.findall(nodes.term)] == [["term-a-word"], [], ["m.f"], []]

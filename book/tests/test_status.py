@@ -1,5 +1,9 @@
 """The status page: what it adds up."""
 
+import json
+from types import SimpleNamespace
+
+import pytest
 import status
 
 
@@ -29,5 +33,32 @@ def test_dates_and_durations():
     assert said("03-02") == said("03-02", "03-02") == "2026-03-02"
     assert said("03-05", "03-01") == said("03-05", "03-02", "03-01") == "2026-03-01 to 2026-03-05"
     for seconds, text in ((0.04, "0.0 s"), (9.94, "9.9 s"), (59.4, "59 s"), (60, "1.0 min"), (3599, "60 min"),
-                          (3600, "1.0 h"), (36000, "10 h")):  # fmt: skip
+                          (3600, "1.0 h"), (36000, "10 h"), (9.96, "10 s"), (599, "10 min"), (35990, "10 h"),
+                          (9.94 * 60, "9.9 min")):  # fmt: skip
         assert status.duration(seconds) == text.replace(" ", status.SPACE)
+
+
+def test_published_tables_are_those_with_sessions_by_chapter_and_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(status, "RESULTS", tmp_path)
+    for name, chapter in (("b", "growth"), ("c", "barrier"), ("a", "growth")):
+        record = {"name": name, "chapter": chapter, "sessions": []}
+        (tmp_path / f"{name}.json").write_text(json.dumps(record), encoding="utf-8")
+    (tmp_path / "other.json").write_text(json.dumps({"name": "other", "chapter": "growth"}), encoding="utf-8")
+    assert [record["name"] for record in status.records()] == ["c", "a", "b"]
+    assert status.several(["cpu", "", "cuda", "cpu"]) == "cpu, cuda" and status.several(["", ""]) == ""
+
+
+@pytest.mark.parametrize(("names", "costs", "said"), [
+    (None, [10.0, 20.0], "yes"), (None, [10.1, 20.0], "too long"),
+    (["digits", "docstrings"], [20.0, 10.0], "yes"), (["imdb", "cifar10"], [1.0, 1.0], "with data"),
+    (["digits", "imdb"], [9.0, 20.0], "in part"), (["digits", "imdb"], [20.0, 1.0], "too long"),
+    ("timed", [1.0, 1.0], "times"),
+])  # fmt: skip
+def test_which_tables_are_computed_again(monkeypatch, names, costs, said):
+    """Where a row needs neither data nor more than ten seconds."""
+    timed = names == "timed"
+    paper = [{"set": name} for name in (names or ["", ""])] if not timed else [{"set": "digits"}, {"set": "digits"}]
+    experiment = SimpleNamespace(data="set" if names else "", paper=paper, timed=timed)
+    monkeypatch.setattr("attnrank.experiments.EXPERIMENTS", {"heads": experiment})
+    monkeypatch.setattr("attnrank.experiments.upkeep.cost.seconds_again", lambda name, experiment, folder: costs)
+    assert status.verified("heads") == said.replace(" ", status.SPACE)
