@@ -58,8 +58,9 @@ def verified(name: str, **changes) -> Verdict:
 
 def test_published_table_belongs_to_an_experiment_and_is_small(published):
     assert published in EXPERIMENTS
-    # Every clone carries them; the largest has a row for each run, epoch and layer, of every run that was finished.
-    assert all((RESULTS / f"{published}.{end}").stat().st_size < 2_000_000 for end in ("csv", "json"))
+    # Every clone carries them; the largest has a row for each run, epoch and layer, of every run that was finished: with
+    # all runs of its series in 64 tokens it will have 2.3 MB.
+    assert all((RESULTS / f"{published}.{end}").stat().st_size < 2_500_000 for end in ("csv", "json"))
 
 
 def test_published_rows_are_computed_again(published):
