@@ -68,7 +68,7 @@ def verified(name: str) -> str:
 
     experiment = EXPERIMENTS[name]
     here = [not experiment.data or setting[experiment.data] in EMBEDDED for setting in experiment.paper]
-    if experiment.timed:
+    if experiment.repeats.kind == "measured":
         return "times"
     if not any(here):
         return f"with{SPACE}data"

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 import pytest
 import status
 
+from attnrank.sweep import Exact, Measured
+
 
 def test_a_row_that_two_processors_compared_counts_once():
     """Where a line says which rows it counts; a count that does not say is one processor's, and stands by itself."""
@@ -52,13 +54,13 @@ def test_published_tables_are_those_with_sessions_by_chapter_and_name(tmp_path, 
     (None, [10.0, 20.0], "yes"), (None, [10.1, 20.0], "too long"),
     (["digits", "docstrings"], [20.0, 10.0], "yes"), (["imdb", "cifar10"], [1.0, 1.0], "with data"),
     (["digits", "imdb"], [9.0, 20.0], "in part"), (["digits", "imdb"], [20.0, 1.0], "too long"),
-    ("timed", [1.0, 1.0], "times"),
+    ("measured", [1.0, 1.0], "times"),
 ])  # fmt: skip
 def test_which_tables_are_computed_again(monkeypatch, names, costs, said):
     """Where a row needs neither data nor more than ten seconds."""
-    timed = names == "timed"
-    paper = [{"set": name} for name in (names or ["", ""])] if not timed else [{"set": "digits"}, {"set": "digits"}]
-    experiment = SimpleNamespace(data="set" if names else "", paper=paper, timed=timed)
+    repeats = Measured() if names == "measured" else Exact()
+    paper = [{"set": name} for name in (names or ["", ""])] if names != "measured" else 2 * [{"set": "digits"}]
+    experiment = SimpleNamespace(data="set" if names else "", paper=paper, repeats=repeats)
     monkeypatch.setattr("attnrank.experiments.EXPERIMENTS", {"heads": experiment})
     monkeypatch.setattr("attnrank.experiments.upkeep.cost.seconds_again", lambda name, experiment, folder: costs)
     assert status.verified("heads") == said.replace(" ", status.SPACE)

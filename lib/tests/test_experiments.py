@@ -89,7 +89,7 @@ def test_bad_experiments(change, message):
 def test_what_a_table_is_unless_it_says_otherwise():
     """Rows are compared, need no data, and are computed by one thread without a folder."""
     table = Experiment("Is it?", random_heads, [], [], chapter="barrier", repeats=Exact())
-    assert (table.version, table.data, table.timed, table.threads, table.checkpoint) == (1, "", False, "one", False)
+    assert (table.version, table.data, table.threads, table.checkpoint) == (1, "", "one", False)
     assert (table.module, table.name) == ("attnrank.experiments.shared.heads", "random_heads")
 
 
