@@ -37,3 +37,10 @@ def test_how_far_chance_moves_a_head(n: int, d_h: int, heads: int, causal: bool)
     assert 0.28 < rank.std() / n**0.5 < 0.43
     most = stats.binom.isf(1e-6 / 8, heads, 1 / 200)
     assert (rank > bound + n**0.5).sum() <= most < (rank > bound + 0.5 * n**0.5).sum()
+
+
+def test_chance_moves_small_heads_by_less() -> None:
+    generator = torch.Generator().manual_seed(4)
+    for n, d_h in ((256, 2), (1024, 4)):
+        q, k = torch.randn(2, 1000, n, d_h, generator=generator)
+        assert hardmax_rank(q, k).double().std() / n**0.5 < 0.25

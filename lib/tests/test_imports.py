@@ -91,6 +91,19 @@ def test_what_is_private_stays_where_it_is():
     assert [fault for path in sorted(PACKAGE.rglob("*.py")) for fault in private(path)] == []
 
 
+@pytest.fixture
+def planted(tmp_path):
+    """Writes a line into a file of a package of its own, and gives its path."""
+
+    def write(place, line):
+        path = tmp_path / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(line, encoding="utf-8")
+        return path
+
+    return write
+
+
 @pytest.mark.parametrize("place, line, seen", [
     ("experiments/barrier.py", "from attnrank.ranks._hardmax import Heads", True),
     ("experiments/barrier.py", "from attnrank.experiments.convex_attention.training import _point", True),
@@ -101,11 +114,8 @@ def test_what_is_private_stays_where_it_is():
     ("experiments/barrier.py", "from attnrank import _check", False),
     ("experiments/text/__main__.py", "from attnrank.experiments.accuracy.__main__ import main", False),
 ])
-def test_planted_private_imports(place, line, seen, tmp_path):
-    path = tmp_path / place
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(line, encoding="utf-8")
-    assert bool(private(path, tmp_path)) == seen
+def test_planted_private_imports(place, line, seen, planted, tmp_path):
+    assert bool(private(planted(place, line), tmp_path)) == seen
 
 
 @pytest.mark.parametrize("place, line, fault", [
@@ -119,11 +129,8 @@ def test_planted_private_imports(place, line, seen, tmp_path):
     ("experiments/barrier.py", "from attnrank.experiments.shared import heads", None),
     ("experiments/upkeep/cost.py", "from attnrank.experiments.growth import HEAD_DIMS", None),
 ])
-def test_planted_imports(place, line, fault, tmp_path):
-    path = tmp_path / place
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(line, encoding="utf-8")
-    found = faults(path, tmp_path)
+def test_planted_imports(place, line, fault, planted, tmp_path):
+    found = faults(planted(place, line), tmp_path)
     assert (not found) if fault is None else fault in found[0]
 
 

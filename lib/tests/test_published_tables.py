@@ -82,9 +82,7 @@ def other(value, by):
 def wrong(repeats, setting, row, rows):
     """A stored row with results that are off: by 1e-6 or ten times the tolerance, or, where rows are compared within
     statistical margins, by a hundredth more than the margin in one column, drawn at random; a number where a row that
-    could not be computed has none, and 1e-6 more where a margin is nothing. Of measured times every row is refused."""
-    if isinstance(repeats, sweep.Measured):
-        return row
+    could not be computed has none, and 1e-6 more where a margin is nothing."""
     if not isinstance(repeats, sweep.Statistical):
         by = max(1e-6, 10 * repeats.rtol)
         return {name: other(value, by) for name, value in row.items()}
@@ -108,6 +106,8 @@ def stored_rows(published):
 
 def test_a_changed_row_is_seen_whichever_it_is(published):
     """Negative control of the comparison, over all rows: the next test draws one."""
+    if EXPERIMENTS[published].repeats == sweep.Measured():
+        pytest.skip("measured: not compared")
     repeats, rows = EXPERIMENTS[published].repeats, stored_rows(published)
     unseen = [
         setting for setting, row in rows
