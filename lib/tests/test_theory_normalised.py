@@ -38,6 +38,27 @@ def test_the_moment_is_the_chance_that_two_queries_meet(n, d_h):
     assert margin < 0.3 * abs(np.mean(chances) - 1.5 * n / (n + 1))  # control: another head dimension
 
 
+@pytest.mark.parametrize(("n", "d_h"), [(4, 3), (5, 4), (6, 6)])
+def test_what_is_integrated_are_caps_up_to_a_half_sphere(n, d_h):
+    """Two queries meet at a key that neither is turned away from; caps up to 0.4 of the sphere are told (control)."""
+    rng = np.random.default_rng(11)
+    heads, queries = 8000, 60
+    keys, looks = (rng.standard_normal((heads, count, d_h)) for count in (n, queries))
+    keys, looks = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (keys, looks))
+    scores = looks @ keys.swapaxes(1, 2)
+    best, height = scores.argmax(-1), scores.max(-1)
+
+    def chances(lowest):
+        counts = ((best[..., None] == np.arange(n)) & (height >= lowest)[..., None]).sum(1)
+        return n * (counts * (counts - 1)).sum(1) / (queries * (queries - 1))
+
+    integral = theory.normalised_second_moment(n, d_h) - n * 2.0 ** (1 - n)
+    margin = stats.norm.isf(FALSE_ALARM / 6) * stats.sem(chances(0.0))
+    assert abs(integral - chances(0.0).mean()) <= margin + 1e-4
+    share = 2 * stats.beta.ppf(0.6, (d_h - 1) / 2, (d_h - 1) / 2) - 1  # the cosine beyond which 0.4 of the sphere lies
+    assert abs(integral - chances(share).mean()) > 2 * margin
+
+
 @pytest.mark.parametrize("d_h", [3, 4, 5])
 def test_long_sequences_have_poisson_voronoi_cells(d_h):
     limit = 1 + theory.poisson_voronoi_variance(d_h - 1)
