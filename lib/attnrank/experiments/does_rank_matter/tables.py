@@ -105,6 +105,7 @@ def _trained(model: Head, source: Task, epochs: int) -> tuple[Run, str]:
 
 
 DIMS = (1, 2, 3, 4, 8, 16)
+FROZEN = ("frozen", "frozen_tied_qk_norm")
 N = 16
 
 
@@ -137,7 +138,7 @@ PAPER = [
     *_grid(["permutation"], [1, 2, 4], interventions=["qk_norm"]),
     *_grid(["recall"], [1, 2, 4], wanted=[2, 4, 8]),
     *_grid(["permutation"], [1], heads=[2, 4, 8]),
-    *_grid(["copy", "previous"], [2, 16], readout="layer", interventions=["frozen", "frozen_tied_qk_norm"]),
+    *_grid(["copy", "previous"], [2, 16], readout="layer", interventions=FROZEN),
     *_grid(["permutation"], [1, 2, 4], n=32),
     *_grid(["permutation"], [2, 4], heads=[2, 4, 8]),
     *_grid(["recall"], [2], wanted=[2, 4, 8], epochs=16),
@@ -146,6 +147,20 @@ PAPER = [
     *_grid(["permutation"], [1, 2], readout="layer", heads=[2, 4, 8]),
     *_grid(["copy", "previous"], [1], interventions=["tied_qk_norm"]),
     *_grid(["permutation", "nearest"], [1, 2, 4], epochs=16),
+    # every task as a layer with values; the same with its scores frozen; one head against many where scores decide
+    *_grid(["copy", "previous", "nearest"], [1, 2, 4, 16], readout="layer"),
+    *_grid(["lookup"], [1, 2, 4, 16], wanted=[4], readout="layer"),
+    *_grid(["recall"], [1, 2, 4, 16], wanted=[8], readout="layer"),
+    *_grid(["permutation", "nearest"], [2, 16], readout="layer", interventions=FROZEN),
+    *_grid(["lookup"], [2, 16], wanted=[4], readout="layer", interventions=FROZEN),
+    *_grid(["recall"], [2, 16], wanted=[8], readout="layer", interventions=FROZEN),
+    *_grid(["recall"], [8, 16], wanted=[8]),
+    *_grid(["nearest"], [1, 2], heads=[2, 4, 8]),
+    *_grid(["recall"], [1, 2], wanted=[8], heads=[2, 4, 8]),
+    *_grid(["nearest"], [1, 2], readout="layer", heads=[2, 4, 8]),
+    *_grid(["recall"], [1, 2], wanted=[8], readout="layer", heads=[2, 4, 8]),
+    *_grid(["nearest"], [8], readout="layer"),
+    *_grid(["recall"], [8], wanted=[8], readout="layer"),
 ]
 #: Standard deviations over seeds of what is trained, the larger ones: training turns rounding into other numbers.
 ERRORS = {

@@ -30,8 +30,10 @@ class Task:
     - ``nearest``: a token is a query and a key, two independent points of a sphere in 8 dimensions; it wants the token
       whose key is nearest to its query (Amsel, Yehudai and Bruna 2024).
 
-    Tokens are scaled to entries of mean square 1, as LayerNorm does. The rank that a task needs is the number of
-    tokens that are wanted: ``wanted`` of recall and lookup, n of the first three, about 0.63 n of nearest.
+    With the readout ``layer`` a token of these two also has a value, another one-hot symbol, which is what must be
+    said of it; a question of recall has 0 in its place. Tokens are scaled to entries of mean square 1, as LayerNorm
+    does, but for that 0. The rank that a task needs is the number of tokens that are wanted: ``wanted`` of recall and
+    lookup, n of the first three, about 0.63 n of nearest.
     """
 
     def __init__(self, name: str, n: int, wanted: int, seed: int, readout: str = "pointer") -> None:
@@ -40,8 +42,6 @@ class Task:
         self.readout = _check.choice("readout", readout, READOUTS)
         if wanted > n or (name not in ("lookup", "recall") and wanted != n):
             raise ValueError(f"wanted must be at most n, and n for the task {name!r}, got {wanted}")
-        if readout == "layer" and name in ("recall", "nearest"):
-            raise ValueError(f"readout must be 'pointer' for the task {name!r}, which has no symbols to give")
         index = torch.arange(n)
         fixed = {"copy": index, "previous": (index - 1) % n, "lookup": index % wanted}
         self.fixed = fixed.get(name, torch.randperm(n, generator=generator_of(self.seed, 1)))
@@ -49,12 +49,25 @@ class Task:
     @property
     def width(self) -> int:
         """Width of a token."""
-        return {"recall": self.n + 2, "nearest": 2 * POINTS_DIM}.get(self.name, 2 * self.n)
+        asked = {"recall": self.n + 2, "nearest": 2 * POINTS_DIM}
+        return asked.get(self.name, self.n) + (self.n if self.name not in asked or self.readout == "layer" else 0)
 
     def draw(
         self, count: int, generator: torch.Generator
     ) -> tuple[Float[Tensor, "count n width"], Int64[Tensor, "count n"]]:
         """Tokens in float64, and the index of the token that each one wants."""
+        x, target = self._asked(count, generator)
+        if x.shape[-1] == self.width:
+            return x, target
+        value = nn.functional.one_hot(self._symbols(count, generator), self.n).double() * self.n**0.5
+        if self.name == "recall":
+            value[:, self.wanted :] = 0
+        return torch.cat([x, value], -1), target
+
+    def _asked(
+        self, count: int, generator: torch.Generator
+    ) -> tuple[Float[Tensor, "count n asked"], Int64[Tensor, "count n"]]:
+        """Tokens without the values of recall and nearest."""
         n = self.n
         if self.name == "nearest":
             points = torch.randn(count, n, 2, POINTS_DIM, generator=generator, dtype=torch.float64)
@@ -69,17 +82,17 @@ class Task:
             first, target = torch.arange(n).expand(count, -1), self.fixed.expand(count, -1)
             second = self._symbols(count, generator)
         hot = nn.functional.one_hot
-        x = torch.cat([hot(first, n), hot(second, self.width - n)], -1)
-        return x.double() * (self.width / 2) ** 0.5, target
+        x = torch.cat([hot(first, n), hot(second, 2 if self.name == "recall" else n)], -1)
+        return x.double() * (x.shape[-1] / 2) ** 0.5, target
 
     def _symbols(self, count: int, generator: torch.Generator) -> Int64[Tensor, "count n"]:
         return torch.rand(count, self.n, generator=generator).argsort(-1)  # distinct within a sequence
 
     def answers(self, x: Tensor, target: Int64[Tensor, "count n"]) -> Int64[Tensor, "count n"]:
-        """What the model must say: the token that is wanted, or with the readout ``layer`` that token's symbol."""
+        """What the model must say: the token that is wanted, or with the readout ``layer`` its symbol or value."""
         if self.readout == "pointer":
             return target
-        return x[..., self.n :].argmax(-1).gather(1, target)
+        return x[..., -self.n :].argmax(-1).gather(1, target)
 
     # As a Source of training batches
     def to(self, device: torch.device) -> Task:
