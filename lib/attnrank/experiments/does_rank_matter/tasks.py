@@ -49,8 +49,8 @@ class Task:
     @property
     def width(self) -> int:
         """Width of a token."""
-        asked = {"recall": self.n + 2, "nearest": 2 * POINTS_DIM}
-        return asked.get(self.name, self.n) + (self.n if self.name not in asked or self.readout == "layer" else 0)
+        plain = self.readout == "pointer" and self.name in ("recall", "nearest")
+        return {"recall": self.n + 2, "nearest": 2 * POINTS_DIM}.get(self.name, self.n) + (0 if plain else self.n)
 
     def draw(
         self, count: int, generator: torch.Generator
@@ -59,15 +59,16 @@ class Task:
         x, target = self._asked(count, generator)
         if x.shape[-1] == self.width:
             return x, target
-        value = nn.functional.one_hot(self._symbols(count, generator), self.n).double() * self.n**0.5
+        symbols = torch.rand(count, self.n, generator=generator).argsort(-1)  # distinct within a sequence
+        symbol = nn.functional.one_hot(symbols, self.n).double() * self.n**0.5
         if self.name == "recall":
-            value[:, self.wanted :] = 0
-        return torch.cat([x, value], -1), target
+            symbol[:, self.wanted :] = 0
+        return torch.cat([x, symbol], -1), target
 
     def _asked(
         self, count: int, generator: torch.Generator
     ) -> tuple[Float[Tensor, "count n asked"], Int64[Tensor, "count n"]]:
-        """Tokens without the values of recall and nearest."""
+        """Tokens without their symbol or value: what decides which token each one wants."""
         n = self.n
         if self.name == "nearest":
             points = torch.randn(count, n, 2, POINTS_DIM, generator=generator, dtype=torch.float64)
@@ -76,17 +77,12 @@ class Task:
         if self.name == "recall":
             asked = torch.randint(self.wanted, (count, n - self.wanted), generator=generator)
             target = torch.cat([torch.arange(self.wanted).expand(count, -1), asked], 1)
-            symbols = torch.rand(count, n, generator=generator).argsort(-1).gather(1, target)
-            first, second = symbols, (torch.arange(n) >= self.wanted).long().expand(count, -1)
-        else:
-            first, target = torch.arange(n).expand(count, -1), self.fixed.expand(count, -1)
-            second = self._symbols(count, generator)
-        hot = nn.functional.one_hot
-        x = torch.cat([hot(first, n), hot(second, 2 if self.name == "recall" else n)], -1)
-        return x.double() * (x.shape[-1] / 2) ** 0.5, target
-
-    def _symbols(self, count: int, generator: torch.Generator) -> Int64[Tensor, "count n"]:
-        return torch.rand(count, self.n, generator=generator).argsort(-1)  # distinct within a sequence
+            keys = torch.rand(count, n, generator=generator).argsort(-1).gather(1, target)
+            kinds = (torch.arange(n) >= self.wanted).long().expand(count, -1)
+            hot = nn.functional.one_hot
+            return torch.cat([hot(keys, n), hot(kinds, 2)], -1).double() * ((n + 2) / 2) ** 0.5, target
+        positions = torch.eye(n, dtype=torch.float64) * n**0.5
+        return positions.expand(count, n, n), self.fixed.expand(count, -1)
 
     def answers(self, x: Tensor, target: Int64[Tensor, "count n"]) -> Int64[Tensor, "count n"]:
         """What the model must say: the token that is wanted, or with the readout ``layer`` its symbol or value."""
