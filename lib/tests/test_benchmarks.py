@@ -200,8 +200,10 @@ def test_rows_of_another_processor_are_not_measured_here():
 @pytest.mark.parametrize(
     ("name", "short"),
     [
-        ("Intel(R) Xeon(R) Processor @ 2.50GHz (family 6, model 85)", "Intel Xeon"),
-        ("AMD EPYC (family 25, model 17)", "AMD EPYC"),
+        ("Intel(R) Xeon(R) Processor @ 2.50GHz (family 6, model 85)", "Intel Xeon model 85"),
+        ("AMD EPYC (family 25, model 17)", "AMD EPYC model 17"),
+        ("AMD EPYC (family 25, model 1)", "AMD EPYC model 1"),
+        ("Apple M2 Pro", "Apple M2"),
         ("arm64", "arm64"),
     ],
 )

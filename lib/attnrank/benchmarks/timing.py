@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -150,12 +151,13 @@ def _brand_on_macos() -> str:
 
 
 def brand(processor: str) -> str:
-    """Maker and family of a processor of `processor`, for the head of a column: "Intel Xeon", "AMD EPYC".
+    """Maker, family and model of a processor of `processor`, for the head of a column: "AMD EPYC model 17".
 
     >>> brand("Intel(R) Xeon(R) Processor @ 2.50GHz (family 6, model 85)")
-    'Intel Xeon'
+    'Intel Xeon model 85'
     """
-    return " ".join(processor.replace("(R)", "").split()[:2])
+    model = re.search(r"\bmodel \w+", processor.partition("(family")[2])
+    return " ".join([*processor.partition(" (")[0].replace("(R)", "").split()[:2], *([model[0]] if model else [])])
 
 
 def _clock() -> float:

@@ -11,6 +11,7 @@ from attnrank.sweep import Setting
 PROCESSORS = (
     "AMD EPYC (family 25, model 17)",
     "Intel(R) Xeon(R) Processor @ 2.50GHz (family 6, model 85)",
+    "AMD EPYC (family 25, model 1)",
 )
 
 
