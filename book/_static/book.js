@@ -41,16 +41,17 @@ function keepTogether() {
   }
 }
 
-// Nor does it break between a number and its unit, a per cent sign or the n of "0.63 n", nor around ±.
+// Nor does it break between a number and its unit, a per cent sign or the n of "0.63 n", nor around ±, nor inside an
+// interval, "(-1 to 2)". Tables of numbers have narrow columns: they break where they can.
 function keepUnits() {
   const article = document.querySelector(".bd-article")
   if (!article) return
-  const other = node => node.nodeType === 1 && node.matches(".katex, pre, code, table, script, style")
+  const other = node => node.nodeType === 1 && node.matches(".katex, pre, code, table.numbers, script, style")
   const texts = document.createTreeWalker(article, NodeFilter.SHOW_TEXT | NodeFilter.SHOW_ELEMENT, node =>
     other(node) ? NodeFilter.FILTER_REJECT : node.nodeType === 1 ? NodeFilter.FILTER_SKIP : NodeFilter.FILTER_ACCEPT)
   for (let text = texts.nextNode(); text; text = texts.nextNode()) {
     const glued = text.previousSibling?.nodeType === 1 && text.previousSibling.matches(".pasted-text")
-    let data = text.data.replace(/(?<=\d) (?=[%±])|(?<=±) (?=\d)/g, "\u00a0")
+    let data = text.data.replace(/(?<=\d) (?=[%±])|(?<=±) (?=\d)|(?<=\([+-]?[\d.]+(?: to)?) (?=(?:to )?[+-]?[\d.]+\))/g, "\u00a0")
     const unit = /^ %/.test(data) || (data === " " && text.nextSibling?.matches?.("span.math, .together"))
     if (glued && unit) data = `\u00a0${data.slice(1)}`
     if (data !== text.data) text.data = data

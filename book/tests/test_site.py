@@ -141,11 +141,11 @@ def test_a_wide_formula_keeps_its_full_stop_on_the_line(browser: browsing.Browse
 
 def test_numbers_keep_their_units_on_the_line(browser: browsing.Browser, tmp_path: Path, root: Path) -> None:
     body = ("<div class='bd-article'><p>At <span class='pasted-text'>0.6</span> <span class='math'>x</span>, "
-            "<span class='pasted-text'>9</span> % or 95 %, 1 ± 2 of it.</p><pre>10 % 3</pre></div>")
+            "<span class='pasted-text'>9</span> % or 95 %, 1 ± 2 of it, -1.5 (-2 to +0.5).</p><pre>10 % 3</pre></div>")
     tab = browsing.tab_of(browser)
     tab.goto(planted(tmp_path, head=of_the_book(root), body=body).as_uri(), wait_until="load")
     text = tab.locator("p").evaluate("p => p.textContent")
-    assert text == "At 0.6\u00a0x, 9\u00a0% or 95\u00a0%, 1\u00a0±\u00a02 of it."
+    assert text == "At 0.6\u00a0x, 9\u00a0% or 95\u00a0%, 1\u00a0±\u00a02 of it, -1.5 (-2\u00a0to\u00a0+0.5)."
     assert tab.locator("pre").text_content() == "10 % 3"
     tab.context.close()
 
