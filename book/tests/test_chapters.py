@@ -47,6 +47,8 @@ def test_chapters_have_few_words_and_figures(site: Path) -> None:
         ("<div class='cell'><div class='cell_output'><pre style='overflow-x: auto'><div style='width: 1300px'>x",
          "cut at 1280 pixels"),
         ("<p>" + "word " * 3001 + "</p>", "3001 words"),
+        ("<ul><li><p>" + "word " * 3001 + "</p></li></ul>", " 3001 words"),
+        ("<ul><li>" + "word " * 3001 + "</li></ul>", " 3001 words"),
         ("<figure></figure>" * 9, "9 figures"),
     ],
 )
