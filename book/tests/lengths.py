@@ -41,7 +41,8 @@ def long_text(page: Path) -> list[str]:
     figures = len(article.select("figure"))
     for other in article.select("details, .toggle, .dropdown, .cell, figure, table, .math, .claim, .solution"):
         other.decompose()
-    words = len(re.findall(r"\w[\w'’-]*", " ".join(p.get_text(" ") for p in article.select("p, li:not(:has(p)), h1, h2, h3"))))
+    prose = article.select("p, li:not(:has(p)), h1, h2, h3")
+    words = len(re.findall(r"\w[\w'’-]*", " ".join(part.get_text(" ") for part in prose)))
     faults = [f"{words} words, at most {WORDS}"] * (words > WORDS)
     faults += [f"{figures} figures, at most {FIGURES}"] * (figures > FIGURES)
     return [f"{page.name}: {fault}" for fault in faults]
