@@ -61,10 +61,11 @@ def _cifar10(patch: int, epochs: int) -> list[Setting]:
 
 def _cifar10_by_lines(patch: int, epochs: int) -> list[Setting]:
     """The same arms: those of the predictions, d_v = 1 of the same size before the last three; one of each kind that
-    tells rank from parameters; then line by line."""
+    tells rank from parameters; then line by line, and last the one that takes four times as long, heads of d_h = 1."""
     judged, values = judging(PHOTOGRAPHS), same_parameters(PHOTOGRAPHS, "value_dim")
-    arms = [*judged[:11], values[0], *judged[11:], lines(PHOTOGRAPHS)[0], same_parameters(PHOTOGRAPHS)[0]]
-    arms += [*lines(PHOTOGRAPHS), *_all_photographs()]
+    *by_lines, smallest_heads = lines(PHOTOGRAPHS)
+    arms = [*judged[:11], values[0], *judged[11:], by_lines[0], same_parameters(PHOTOGRAPHS)[0], *by_lines]
+    arms += [*(arm for arm in _all_photographs() if arm != smallest_heads), smallest_heads]
     return _once(runs(arms, dataset="cifar10", patch=patch, epochs=epochs, seeds=range(3), by="arm"))
 
 
