@@ -452,6 +452,17 @@ def test_the_cache_is_asked_for_its_size_and_believed_within_bounds(monkeypatch)
     assert tiles.cache_bytes.__wrapped__() == 1 << 21
 
 
+@pytest.mark.parametrize(("n", "m", "rows"), [(200, 8000, [64, 64, 64, 8]), (50, 8000, [50]), (300, 1000, [262, 38])])
+def test_a_block_of_many_keys_has_not_too_few_queries(monkeypatch, n, m, rows):
+    # 16 queries a block made a matrix of 256 x 16,384 scores take four times as long.
+    monkeypatch.setattr(blocks, "tile_scores", lambda device: 1 << 18)
+    seen, honest = [], blocks._close
+    monkeypatch.setattr(blocks, "_close", lambda y, x, *rest: (seen.append(x.shape[2]), honest(y, x, *rest))[1])
+    q, k = draw(92, n, 8), draw(93, m, 8)
+    assert hardmax_rank(q, k) == reference_rank(q, k)
+    assert seen == rows
+
+
 def repeated_rows(seed, n, m, d_h, words, dtype):
     """Queries, keys that repeat ``words`` random rows at random places, and for every key the first of its copies."""
     generator = torch.Generator().manual_seed(seed)
@@ -513,6 +524,7 @@ def test_the_number_of_scores_held_at_once_does_not_change_the_rank(monkeypatch,
     # It decides how many matrices go through together, and the shape of the tiles.
     for module in (blocks, search):
         monkeypatch.setattr(module, "tile_scores", lambda device: budget)
+    monkeypatch.setattr(blocks, "QUERIES", 1)
     for path in PATHS:
         force(monkeypatch, path, keys=1)
         for causal in (False, True):

@@ -15,12 +15,15 @@ from attnrank.ranks._hardmax.working import Heads
 #: A matrix with more than this share of its scores close to the best is decided by the matrix, not pair by pair.
 MANY = 1 / 16
 
+#: Queries of a block at least, whatever the cache: with fewer a product, and a sum over them, are slow.
+QUERIES = 64
+
 
 def block_ranks(heads: Heads, *, causal: bool) -> Tensor:
     """Ranks, int64 (batch)."""
     (batch, n, _), m = heads.x.shape, heads.y.shape[1]
     size = tile_scores(heads.x.device)
-    together, rows = max(1, size // (n * m)), max(1, min(n, size // m))
+    together, rows = max(1, size // (n * m)), min(n, max(QUERIES, size // m))
     scratch = heads.x.new_empty(min(together, batch) * rows * m)
     hidden = torch.full((rows, rows), -torch.inf, device=scratch.device).tril_(-1) if causal else None
     chosen = heads.x.new_zeros(batch, m)  # by how many queries; float32 counts them exactly

@@ -1,4 +1,4 @@
-"""How many scores are held at once: as many float32 as fit the second-level cache of a core, or keep a GPU busy."""
+"""How many float32 scores are held at once: what fits the second-level cache of a core, or keeps a GPU busy."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 
 import torch
 
-#: Bytes where the processor does not say, and bounds of what it is believed.
-DEFAULT_CACHE, LEAST_CACHE, MOST_CACHE = 1 << 20, 1 << 18, 1 << 22
+#: Bytes where the processor does not say, and bounds of what it is believed: with less, calls cost more than a cache of
+#: the next level does.
+DEFAULT_CACHE, LEAST_CACHE, MOST_CACHE = 1 << 20, 1 << 20, 1 << 22
 
 #: Scores held at once on a GPU, and at most by the threads of a processor: what is counted in float32 is exact so far.
 MOST_SCORES = 1 << 24
