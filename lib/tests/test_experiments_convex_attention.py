@@ -9,6 +9,7 @@ import torch
 from scipy.optimize import minimize
 
 from attnrank import convex, sweep
+from attnrank.benchmarks import processor
 from attnrank.experiments import EXPERIMENTS
 from attnrank.experiments.convex_attention import contests, rivals, scale, training
 
@@ -153,7 +154,7 @@ def rival(monkeypatch):
 
 
 def contest(rival, gap=1e-9, bar=">= 1", rounds=1):
-    return contests.convex_contest("squared", rival, 20, 6, 3, 0.2, gap, bar, rounds)
+    return contests.convex_contest("squared", rival, 20, 6, 3, 0.2, gap, bar, rounds, processor())
 
 
 def test_a_contest_is_of_a_rival_at_a_tolerance_that_suffices(rival):
@@ -190,13 +191,13 @@ def test_a_trace_is_of_the_least_of_three_runs(monkeypatch):
     for seconds, least in (([0.5, 0.2, 0.7], 0.2), ([1.5, 0.1], 1.5), ([0.3, 1.2, 0.1], 0.3)):
         times = iter(seconds)
         monkeypatch.setattr(contests, "_timed", lambda run, tol, times=times: (next(times), run(tol)[0]))
-        row = contests.convex_trace("attnrank", 20, 6, 3, 0.2, 1e-6)
+        row = contests.convex_trace("attnrank", 20, 6, 3, 0.2, 1e-6, processor())
         assert row["seconds"] == least and 1e-16 <= row["gap"] <= 1e-6
 
 
 def test_memory_is_in_gib(monkeypatch):
     monkeypatch.setattr(scale, "extra_memory_and_output", lambda code: (3 * 2**30, "1.5 7 1e-10 4"))
-    row = scale.convex_scale(2**20, 16, 8, 0.1)
+    row = scale.convex_scale(2**20, 16, 8, 0.1, processor())
     assert row.pop("machine")
     assert row == {"tokens_gib": 1.0, "peak_gib": 3.0, "seconds": 1.5, "active": 7, "gap": 1e-10, "steps": 4}
     assert "seconds" not in scale.convex_memory("cross_entropy", 2, 2, 2, 0.1)

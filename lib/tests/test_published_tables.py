@@ -14,6 +14,7 @@ import torch
 
 from attnrank import sweep
 from attnrank.experiments import EXPERIMENTS
+from attnrank.experiments.experiment import Measured
 from attnrank.experiments.upkeep import compared
 from attnrank.experiments.upkeep.verification import Verdict, verify
 from attnrank.sweep import _provenance
@@ -54,6 +55,17 @@ def verified(name: str, **changes) -> Verdict:
     generator.seed()
     experiment = dataclasses.replace(EXPERIMENTS[name], **changes)
     return verify(name, experiment, rows=1 if changes else 3, seconds=1, generator=generator, folder=RESULTS)
+
+
+@pytest.mark.parametrize("name", [name for name, of in EXPERIMENTS.items() if isinstance(of.repeats, Measured)])
+def test_measured_times_are_of_a_processor_that_the_row_names_and_are_not_measured_on_another(name):
+    experiment = EXPERIMENTS[name]
+    if not {"seconds", "ratio", "rate"} & set(sweep.provenance(name)["results"]):
+        return  # memory
+    assert all("processor" in row for row in (*experiment.paper, *experiment.quick))
+    row = experiment.quick[0] | {"processor": "another one"}
+    with pytest.raises(ValueError, match="processor must be the one at hand, .* got 'another one'"):
+        experiment.function(**row)
 
 
 def test_published_table_belongs_to_an_experiment_and_is_small(published):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from attnrank.benchmarks import processor
 from attnrank.experiments.convex_attention.contests import convex_contest, convex_trace
 from attnrank.experiments.convex_attention.scale import convex_memory, convex_scale
 from attnrank.experiments.convex_attention.training import LOOKS, METHODS, nonconvex_runs, nonconvex_trace
 from attnrank.experiments.experiment import Experiment, Measured, Rounding, Statistical
+from attnrank.experiments.measuring_speed.cases import PROCESSORS, on
 from attnrank.sweep import Setting, grid
 
 CHAPTER = "convex_attention"
+
+#: Those on which times were measured. To add another, add its name here and let the sweep compute what is missing.
+TIMED = (PROCESSORS[0], PROCESSORS[2])
 
 
 def _contests(
@@ -35,8 +40,8 @@ EXPERIMENTS = {
     "convex_contests": Experiment(
         "How long does the solver take to a verified gap, beside what a user would pick instead?",
         convex_contest,
-        quick=_contests("squared", ("celer", "path"), ">= 1", [(50, 8, 4)], shares=(0.1,), rounds=2),
-        paper=[
+        quick=on([processor()], _contests("squared", ("celer", "path"), ">= 1", [(50, 8, 4)], shares=(0.1,), rounds=2)),
+        paper=on(TIMED, [
             *_contests("squared", ("celer", "adelie"), ">= 1", _SIZES, shares=(0.3, 0.1)),
             *_contests("squared", ("celer",), ">= 10", _SIZES, shares=(0.02,), rounds=3),
             *_contests("squared", ("adelie",), ">= 1", _SIZES, shares=(0.02,), rounds=3),
@@ -45,15 +50,17 @@ EXPERIMENTS = {
             *_contests("cross_entropy", ("CVXPY, CLARABEL",), ">= 20", [(200, 64, 32)], rounds=1),
             *_contests("nuclear", ("CVXPY, CLARABEL", "CVXPY, SCS"), ">= 20", [(200, 16, 8)], gap=1e-7, rounds=3),
             *_contests("nuclear", ("CVXPY, CLARABEL",), ">= 20", [(200, 64, 8)], gap=1e-7, rounds=1),
-        ],
+        ]),
         chapter=CHAPTER,
         repeats=Measured(),
     ),
     "convex_traces": Experiment(
         "How does the verified gap fall with time, for the solver and for its rivals?",
         convex_trace,
-        quick=grid(contestant=["attnrank"], samples=[50], n=[8], d=[4], share=[0.1], tol=[1e-3, 1e-9]),
-        paper=[
+        quick=on(
+            [processor()], grid(contestant=["attnrank"], samples=[50], n=[8], d=[4], share=[0.1], tol=[1e-3, 1e-9])
+        ),
+        paper=on(TIMED, [
             setting
             for contestant, tolerances in (
                 ("attnrank", [10.0**-k for k in range(1, 13)]),
@@ -63,21 +70,21 @@ EXPERIMENTS = {
             )
             for d in (32, 128)
             for setting in grid(contestant=[contestant], samples=[200], n=[64], d=[d], share=[0.02], tol=tolerances)
-        ],
+        ]),
         chapter=CHAPTER,
         repeats=Measured(),
     ),
     "convex_scale": Experiment(
         "What memory and time does the solver need, by samples, tokens and dimension?",
         convex_scale,
-        quick=grid(samples=[200], n=[16], d=[4], share=[0.1]),
-        paper=[
+        quick=on([processor()], grid(samples=[200], n=[16], d=[4], share=[0.1])),
+        paper=on(TIMED, [
             {"samples": samples, "n": n, "d": d, "share": 0.1}
             for samples, n, d in (
                 (1250, 64, 48), (5000, 64, 48), (20_000, 64, 48),
                 (5000, 16, 48), (5000, 256, 48), (5000, 64, 12), (5000, 64, 192),
             )
-        ],
+        ]),
         chapter=CHAPTER,
         repeats=Measured(),
     ),

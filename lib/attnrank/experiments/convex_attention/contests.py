@@ -22,7 +22,7 @@ from attnrank.experiments.convex_attention.rivals import (
     verified_gap,
     version,
 )
-from attnrank.experiments.measuring_speed.speed import verdict
+from attnrank.experiments.measuring_speed.speed import at_hand, verdict
 from attnrank.sweep import Setting
 
 #: A rival's run that takes longer than this, in seconds, is not repeated, and followed by none of a stricter tolerance.
@@ -33,7 +33,16 @@ LONG = 1.0
 
 
 def convex_contest(
-    program_name: str, rival: str, samples: int, n: int, d: int, share: float, gap: float, bar: str, rounds: int
+    program_name: str,
+    rival: str,
+    samples: int,
+    n: int,
+    d: int,
+    share: float,
+    gap: float,
+    bar: str,
+    rounds: int,
+    processor: str,
 ) -> Setting:
     """Median seconds of solver and rival until the relative gap is at most ``gap``, cold, at beta = share beta_max.
 
@@ -42,6 +51,7 @@ def convex_contest(
     against one cold solve at the last. "not reached" where the rival has no such run within its limits: its seconds,
     and the ratio, are then less than it would need.
     """
+    at_hand(processor)
     loss = "cross_entropy" if program_name == "cross_entropy" else "squared"
     penalty = "nuclear" if program_name == "nuclear" else "group"
     x, y = program(samples, n, d, 0, outputs=OUTPUTS if penalty == "nuclear" else 0)
@@ -128,11 +138,12 @@ def _result(ratio: Ratio | None, gap: float, theirs: float, against: str, outcom
     }
 
 
-def convex_trace(contestant: str, samples: int, n: int, d: int, share: float, tol: float) -> Setting:
+def convex_trace(contestant: str, samples: int, n: int, d: int, share: float, tol: float, processor: str) -> Setting:
     """Seconds of one run at one tolerance and the gap verified: points of the curves gap against time.
 
     The least of three runs, or the first that takes over a second; CVXPY's time is its solver's own.
     """
+    at_hand(processor)
     x, y = program(samples, n, d, 0)
     beta = share * convex.beta_max(x, y)
     dual = convex.solve(x, y, beta, tol=1e-12, max_iterations=200).dual

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 from attnrank.benchmarks import extra_memory, machine
+from attnrank.experiments.measuring_speed.speed import at_hand
 from attnrank.sweep import Setting
 
 #: Digits-like tokens: the pixels of scikit-learn's digits, repeated as needed, each times a direction of its own, and
@@ -34,11 +35,12 @@ def work():
 """
 
 
-def convex_scale(samples: int, n: int, d: int, share: float) -> Setting:
+def convex_scale(samples: int, n: int, d: int, share: float, processor: str) -> Setting:
     """GiB of the tokens, peak GiB of making them and solving, seconds of solving alone, active tokens and gap.
 
     In a process of its own, one thread, cold, half-squared loss, to a relative gap of 1e-9 at beta = share beta_max.
     """
+    at_hand(processor)
     memory, seconds, rest = _measured("squared", samples, n, d, share)
     return memory | {"seconds": seconds} | rest | {"machine": machine()}
 

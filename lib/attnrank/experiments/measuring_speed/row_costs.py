@@ -9,16 +9,22 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnrank import _check
+from attnrank.benchmarks import processor
 from attnrank.experiments.depth import random_encoders
 from attnrank.experiments.experiment import Experiment, Measured
+from attnrank.experiments.measuring_speed.cases import PROCESSORS, on
+from attnrank.experiments.measuring_speed.speed import at_hand
 from attnrank.experiments.shared.heads import random_heads
 from attnrank.experiments.softmax import softmax_phase
 from attnrank.sweep import Setting, grid
 
 REPEATS = 3
 
+#: Those on which rows were timed. The first was measured before its model was recorded.
+TIMED = ("AMD EPYC", PROCESSORS[2])
 
-def row_costs(kind: str, n: int, d_h: int, samples: int, seed: int) -> Setting:
+
+def row_costs(kind: str, n: int, d_h: int, samples: int, seed: int, processor: str) -> Setting:
     """Processor seconds of a row of this kind, the least of three, and the operations of its matrix products.
 
     The kinds: "hardmax", a row of random_heads; "softmax", one of softmax_phase (spectra); "encoder", one of the table
@@ -26,6 +32,7 @@ def row_costs(kind: str, n: int, d_h: int, samples: int, seed: int) -> Setting:
     (d_h, n). Processor time is that of this process on its one thread: what others do on the machine hardly enters.
     A multiplication and an addition are two operations, as PyTorch counts them; decompositions are not counted.
     """
+    at_hand(processor)
     work = _KINDS[_check.choice("kind", kind, _KINDS)]
     with FlopCounterMode(display=False) as counter:
         work(n, d_h, samples, seed)
@@ -60,13 +67,13 @@ EXPERIMENTS = {
     "row_costs": Experiment(
         "How does the time of a row grow with sequence length, head dimension and the number of samples?",
         row_costs,
-        quick=grid(kind=list(_KINDS), n=[64, 128], d_h=[8], samples=[2], seed=[0]),
-        paper=[
+        quick=on([processor()], grid(kind=list(_KINDS), n=[64, 128], d_h=[8], samples=[2], seed=[0])),
+        paper=on(TIMED, [
             *grid(kind=["hardmax"], n=[128, 256, 512, 1024, 2048], d_h=[8, 32, 128, 512], samples=[4, 16], seed=[0]),
             *grid(kind=["softmax"], n=[64, 128, 256, 512], d_h=[8, 64], samples=[4, 16], seed=[0]),
             *grid(kind=["encoder"], n=[64, 128, 256, 512], d_h=[8, 32, 128], samples=[2, 8], seed=[0]),
             *grid(kind=["product"], n=[2048], d_h=[2048], samples=[1, 4], seed=[0]),
-        ],
+        ]),
         chapter="measuring_speed",
         repeats=Measured(),
     ),
