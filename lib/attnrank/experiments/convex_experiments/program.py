@@ -44,8 +44,8 @@ def modular_program(p: int, table: str, penalty: str, gates: int, share: float, 
     """Solve (12), or (14) with ``gates`` > 0, on a random share of the cells of a table, and look at all other cells.
 
     Cross-entropy over m = p - 1 classes, beta = share * beta_max. ``true_score`` is the largest score that a cell not
-    trained on gives to its own class, ``best_score`` the least that one gives to any class, ``bound`` the least test
-    loss that scores f_c(a) + g_c(b) with this training loss can have on a Latin square of this order.
+    trained on gives to its own class, ``best_score`` the least that one gives to any class, ``bound`` what the test
+    loss of scores f_c(a) + g_c(b) with this training loss is at least on a Latin square of this order.
     """
     m = p - 1
     a, b, c = cells(table, p)
