@@ -59,23 +59,23 @@ class KeywordLayer(nn.Module):
 class KeywordTransformer(nn.Module):
     """Sound (batch, 16000), or its features (batch, 98, 40), to logits (batch, 12) of ``LABELS``; 99 tokens, 12 layers.
 
-    Random weights are normal of standard deviation 0.02, in linear maps cut at 0.04, which leaves 0.0176, and biases 0,
-    as the authors' are; a front end must be loaded.
+    Random weights are normal of standard deviation 0.02 cut at 0.04, which leaves 0.0176, and biases 0, as the authors'
+    are; a front end must be loaded.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.frontend = FrontEnd()
         self.patch = nn.Linear(COEFFICIENTS, WIDTH)
-        self.class_emb = nn.Parameter(torch.randn(1, 1, WIDTH) * 0.02)
-        self.pos_emb = nn.Parameter(torch.randn(1, TOKENS, WIDTH) * 0.02)
+        self.class_emb, self.pos_emb = (nn.Parameter(torch.empty(1, n, WIDTH)) for n in (1, TOKENS))
         self.layers = nn.ModuleList(KeywordLayer() for _ in range(DEPTH))
         self.head = nn.Linear(WIDTH, len(LABELS))
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02, a=-0.04, b=0.04)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        linear = [module for module in self.modules() if isinstance(module, nn.Linear)]
+        for weight in (self.class_emb, self.pos_emb, *(module.weight for module in linear)):
+            nn.init.trunc_normal_(weight, std=0.02, a=-0.04, b=0.04)
+        for module in linear:
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         if _check.matrices("x", x).shape[1:] not in ((16000,), (98, COEFFICIENTS)):

@@ -23,6 +23,9 @@ class RouteLayer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
+        bound = 1 / math.sqrt(HEAD_DIM)  # the authors' weights are (heads, width, head_dim): by their last dimension
+        for linear in (self.q, self.k, self.v):
+            nn.init.uniform_(linear.weight, -bound, bound)
         self.fc1, self.fc2 = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
         self.bn1, self.bn2 = nn.BatchNorm1d(WIDTH), nn.BatchNorm1d(WIDTH)
 
@@ -48,8 +51,8 @@ class RouteDecoder(nn.Module):
         batch, n = h.shape[:2]
         keys, values, pointer = self.nodes(h).chunk(3, -1)
         keys, values = (y.unflatten(-1, (HEADS, HEAD_DIM)).transpose(1, 2) for y in (keys, values))
-        fixed, every = self.graph(h.mean(1)), torch.arange(batch)
-        free = torch.ones(batch, n, dtype=torch.bool)
+        fixed, every = self.graph(h.mean(1)), torch.arange(batch, device=h.device)
+        free = torch.ones(batch, n, dtype=torch.bool, device=h.device)
         tour: list[Tensor] = []
         for _ in range(n):
             ends = (
@@ -67,8 +70,8 @@ class RouteEncoder(nn.Module):
     """Encoder of points (batch, n, 2): three layers of 8 heads of dimension 16, no positions. ``tour`` decodes
     greedily.
 
-    Random weights are those of torch.nn, within 10 % of the authors' uniform law; the running statistics of batch
-    normalisation are then those of random problems.
+    Random weights are the authors': uniform on +-1/4 for queries, keys and values, on +-1/sqrt(inputs) as in torch.nn
+    for the others; the running statistics of batch normalisation are then those of random problems.
     """
 
     def __init__(self) -> None:

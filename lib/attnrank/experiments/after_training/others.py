@@ -211,7 +211,7 @@ EXPERIMENTS = {
         ],
         chapter="after_training",
         repeats=Rounding(1e-6),
-        version=2,
+        version=3,
         data="model",
     ),
     "hub_heads": Experiment(
