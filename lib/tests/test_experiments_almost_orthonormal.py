@@ -96,6 +96,16 @@ def test_perturbed_gram_is_a_gram_matrix_of_the_size_asked_for(structure):
     assert torch.linalg.eigvalsh(gram)[0] >= -1e-12
 
 
+@pytest.mark.parametrize(("structure", "largest"), [("simplex", 1 / 511), ("common", 1.0), ("pairs", 1.0)])
+def test_perturbed_gram_goes_as_far_as_eigenvalues_of_zero(structure, largest):
+    """Which rounding makes negative; and no further."""
+    gram = module.perturbed_gram(structure, 512, largest, generator=seeded())
+    assert module.geometry(gram)["smallest_eigenvalue"] == 0.0
+    assert module.geometry(gram)["operator"] == pytest.approx(511 * largest if structure != "pairs" else 1.0)
+    with pytest.raises(ValueError, match="epsilon"):
+        module.perturbed_gram(structure, 512, largest * (1 + 1e-6), generator=seeded())
+
+
 def test_perturbed_gram_structures():
     def error(structure):
         return module.perturbed_gram(structure, 16, 0.05, generator=seeded()) - torch.eye(16, dtype=torch.float64)

@@ -376,6 +376,32 @@ def test_dtypes_and_devices_agree_with_float64_on_the_cpu(device, dtype, toleran
     assert difference(logits.cpu().double(), expected) < tolerance * expected.abs().max().item()
 
 
+@pytest.mark.parametrize("positions", models.POSITIONS)
+@pytest.mark.parametrize("variant", [{}, {"learn_temperature": True}])
+def test_weights_are_drawn_on_the_cpu_whatever_the_default_device(positions, variant):
+    config, options = replace(CONFIG, **variant), {"positions": positions}
+    text = {"vocabulary": 7, "length": 4, "classes": 3}
+    with torch.device("meta"):
+        found = vision(config, **options), models.TextTransformer(config, generator=seeded(), **text, **options)
+    expected = vision(config, **options), models.TextTransformer(config, generator=seeded(), **text, **options)
+    for one, two in zip(found, expected, strict=True):
+        for a, b in zip([*one.parameters(), *one.buffers()], [*two.parameters(), *two.buffers()], strict=True):
+            assert a.device.type == "cpu" and torch.equal(a, b)
+
+
+def test_what_is_not_said():
+    """The defaults of the configuration and the models, as their docstrings give them."""
+    config = TransformerConfig(12, 3, 5, 2)
+    assert (config.init, config.qk_norm, config.tied, config.learn_temperature, config.frozen) == (
+        "truncated_normal", False, False, False, False)  # fmt: skip
+    block = Encoder(config, seeded()).blocks[0]
+    assert block.mlp[0].weight.shape == (48, 12) and block.attention.value.weight.shape == (15, 12)
+    model = models.VisionTransformer(config, image_size=4, patch_size=2, classes=2, generator=seeded())
+    assert model.image_shape == (3, 4, 4) and model.pool == "class" and "position" in model.state_dict()
+    text = models.TextTransformer(config, vocabulary=5, length=3, classes=2, generator=seeded())
+    assert {value.dtype for value in (*model.parameters(), *text.parameters())} == {torch.float32}
+
+
 def test_train_and_eval_and_reloading_agree():
     model, images = scramble(vision(positions="sinusoidal")), normal(3, 2, 8, 8)
     assert "position" not in model.state_dict()
@@ -438,7 +464,15 @@ def test_bad_images_are_refused(images, shown):
             call(images)
 
 
-@pytest.mark.parametrize("layers", [[], [3], [0, -1], [0.5], 2, "all"])
+def test_images_are_cast_before_they_are_tested():
+    """Float8 has no test, and a number that the model's dtype cannot hold would be infinite in it."""
+    model, images = vision(dtype=torch.float32), normal(2, 2, 8, 8).to(torch.float8_e4m3fn)
+    assert torch.equal(model(images), model(images.float()))
+    with pytest.raises(ValueError, match="images must be finite, got infinite"):
+        model(spoiled(1e39))
+
+
+@pytest.mark.parametrize("layers", [[], [3], [0, -1], [0.5], 2, "all", [1.0], [True], [[0]], torch.tensor(1)])
 def test_bad_layers_are_refused(layers):
     with pytest.raises(ValueError, match="layers"):
         vision().queries_keys(normal(1, 2, 8, 8), layers)

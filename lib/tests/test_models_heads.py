@@ -261,5 +261,9 @@ def test_keys_that_are_no_truth_values_are_refused():
     net = Encoder(TransformerConfig(width=8, heads=2, head_dim=3, depth=1), torch.Generator().manual_seed(0)).double()
     x, mask = torch.ones(1, 4, 8, dtype=torch.float64), torch.tensor([[True, True, False, False]])
     assert net(x, mask).shape == x.shape
-    with pytest.raises(ValueError, match="keys must be of torch.bool, True for what is attended to, got torch.float64"):
-        net(x, mask.double())
+    for call in (net, lambda x, keys: net.queries_keys(x, [0], keys=keys)):
+        with pytest.raises(ValueError, match="keys must be of torch.bool, .* attended to, got torch.float64"):
+            call(x, mask.double())
+        for keys in (mask[:, :3], mask[:, :1], mask[0], torch.ones(4, 4, dtype=torch.bool)):
+            with pytest.raises(ValueError, match=r"keys must have the shape \(1, 4\) of the tokens, got"):
+                call(x, keys)

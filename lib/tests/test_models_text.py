@@ -116,7 +116,9 @@ def test_how_weights_are_drawn():
     (TEXTS.double(), "integer tensor"), (TEXTS[0], "integer tensor"), ([[1]], "integer tensor"),
     (torch.ones(1, 9, dtype=torch.int64), "1 to 8 columns"), (torch.ones(1, 0, dtype=torch.int64), "1 to 8 columns"),
     (torch.full((1, 2), 10), "0..9"), (torch.full((1, 2), -1), "0..9"),
-    (torch.tensor([[1, 2], [0, 0]]), "no padding in every row"),
+    (torch.tensor([[1, 2], [0, 0]]), "no padding in every row"), (TEXTS[0], r"got torch.int64 of shape \(6,\)"),
+    (TEXTS.byte(), "int32 or int64, got torch.uint8"), (TEXTS[:0], r"not be empty, got shape \(0, 6\)"),
+    (torch.tensor([[1, 12]]), r"0..9, got 1..12"),
 ])  # fmt: skip
 def test_bad_tokens_are_refused(tokens, message):
     with pytest.raises(ValueError, match=f"tokens must .*{message}"):

@@ -7,11 +7,22 @@ import torch
 from test_ranks_certified import ADVERSARIAL
 from test_ranks_hardmax import DTYPES, PATHS, draw, force, integers, nearly_tied, repeated_rows
 
-from attnrank import attention, effective_rank, hardmax_rank, numerical_rank, probe, singular_values, stable_rank
+from attnrank import (
+    attention,
+    effective_rank,
+    hardmax_rank,
+    models,
+    numerical_rank,
+    probe,
+    singular_values,
+    stable_rank,
+)
 from attnrank.benchmarks import CONTESTS, extra_gpu_memory
 from attnrank.experiments import EXPERIMENTS
 from attnrank.experiments.experiment import Measured, Statistical
 from attnrank.experiments.shared import heads as counting
+from attnrank.models import pretrained
+from attnrank.models.truncation import truncate_query_key
 from attnrank.ranks import certified_rank
 from second_device import MEMORY, activated, second_device  # noqa: F401 (fixture)
 
@@ -184,3 +195,25 @@ def test_extra_memory_is_the_peak_above_what_was_in_use_before(monkeypatch):
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: use["now"])
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: use["peak"])
     assert extra_gpu_memory(work) == 50
+
+
+def test_models(second_device):  # noqa: F811
+    """They make no tensor on the CPU that meets those of the device: padding's mask, places not yet visited."""
+    config = models.TransformerConfig(width=6, heads=2, head_dim=3, depth=2, qk_norm=True, learn_temperature=True)
+    given = {"generator": torch.Generator().manual_seed(0), "classes": 3, "dtype": torch.float64}
+    vision = models.VisionTransformer(config, image_size=4, patch_size=2, pool="sequence", **given)
+    text = models.TextTransformer(config, vocabulary=9, length=5, positions="sinusoidal", **given)
+    route, sound = (pretrained.load(name, seed=0).double() for name in ("route_tsp20", "kwt1"))
+    words, points = torch.tensor([[3, 1, 4, 0], [5, 2, 0, 0]]), torch.rand(2, 7, 2, dtype=torch.float64)
+    for model, x in (
+        (vision, draw(70, 2, 3, 4, 4)), (text, words), (sound, draw(71, 1, 98, 40)), (sound, draw(72, 1, 16000)),
+        (route, points), (route.decoder, route(points)),
+    ):  # fmt: skip
+        values = model.state_dict() | dict(model.named_buffers())  # fixed positions are in the latter alone
+        far = {name: value.detach().to(second_device) for name, value in values.items()}
+        found = torch.func.functional_call(model, far, x.to(second_device))
+        torch.testing.assert_close(back(found, second_device), model(x), rtol=1e-9, atol=1e-12)
+    w_q, w_k = draw(73, 2, 8, 4), draw(74, 2, 8, 4)
+    cut = truncate_query_key(w_q.to(second_device), w_k.to(second_device), 2)
+    for there, here in zip(cut, truncate_query_key(w_q, w_k, 2), strict=True):
+        torch.testing.assert_close(back(there, second_device), here, rtol=1e-9, atol=1e-12)

@@ -278,3 +278,13 @@ def test_labels_that_are_no_class_of_the_model_are_refused(part, label):
     getattr(source, f"{part}_labels")[4] = label
     with pytest.raises(ValueError, match=rf"the labels of {part} must be in 0..2, .* got {label}"):
         train(model(), source, RECIPE, seed=0)
+
+
+def test_a_step_on_the_cpu_seeds_no_other_device(monkeypatch):
+    """torch.manual_seed seeds every device, and only what the run trains on is given back."""
+    seeded = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    monkeypatch.setattr(torch.mps, "manual_seed", seeded.append)
+    with loop._randomness(torch.device("cpu"), 1, 2):
+        assert torch.initial_seed() == training.source.generator_of(1, 2).initial_seed()
+    assert seeded == []

@@ -27,8 +27,11 @@ def test_the_best_approximation(heads, rank):
 
 def test_nothing_is_lost_at_full_rank_and_the_type_stays():
     w_q, w_k = draw(7, 7).float(), draw(7, 7, seed=1).float()
-    one, two, _ = truncate_query_key(w_q, w_k, 7)
-    assert one.dtype == torch.float32
+    one, two, sigma = truncate_query_key(w_q, w_k, 7)
+    assert one.dtype == torch.float32 and sigma.dtype == torch.float64
+    exact = torch.linalg.svdvals(w_q.double() @ w_k.double().mT)
+    torch.testing.assert_close(sigma, exact, rtol=1e-12, atol=1e-12)  # also the smallest, for weights of any type
+    assert [y.dtype for y in truncate_query_key(w_q, w_k.half(), 3)] == [torch.float32, torch.float16, torch.float64]
     torch.testing.assert_close(one @ two.mT, w_q @ w_k.mT, atol=1e-4, rtol=1e-4)
 
 
@@ -38,6 +41,11 @@ def test_weights_that_are_not_finite_are_refused_by_name():
         given[at][1, 1] = torch.nan
         with pytest.raises(ValueError, match=f"^{name} must"):
             truncate_query_key(*given, 2)
+
+
+def test_weights_of_eight_bits_are_refused_by_name():
+    with pytest.raises(ValueError, match="^w_q must be of a dtype with arithmetic"):
+        truncate_query_key(draw(4, 3).to(torch.float8_e4m3fn), draw(4, 3), 2)
 
 
 @pytest.mark.parametrize(("q", "k", "rank", "message"), [

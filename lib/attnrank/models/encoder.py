@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from numbers import Integral
 
 import torch
 from jaxtyping import Bool, Float
@@ -42,7 +43,7 @@ class Attention(nn.Module):
         self.output = config.linear(self.heads * value_dim, self.width, generator)
         self.log_temperature = None
         if config.learn_temperature:
-            start = torch.full((self.heads,), math.log(self.temperature), dtype=torch.float64)
+            start = torch.full((self.heads,), math.log(self.temperature), dtype=torch.float64, device="cpu")
             self.log_temperature = nn.Parameter(start)
         if config.frozen:
             for layer in filter(None, (self.query, self.key)):
@@ -69,8 +70,7 @@ class Attention(nn.Module):
     def forward(
         self, x: Float[Tensor, "*batch n d"], keys: Bool[Tensor, "*batch n"] | None = None
     ) -> Float[Tensor, "*batch n d"]:
-        if keys is not None and keys.dtype != torch.bool:
-            raise ValueError(f"keys must be of torch.bool, True for what is attended to, got {keys.dtype}")
+        _check_keys(keys, x)
         learned = self.log_temperature is not None
         q, k = self.scaled_queries_keys(x) if learned else self.queries_keys(x)
         scale = 1.0 if learned else 1 / self.temperature
@@ -96,9 +96,9 @@ class Block(nn.Module):
         super().__init__()
         width = config.width
         mlp_width = 4 * width if config.mlp_width is None else config.mlp_width
-        self.norm1 = nn.LayerNorm(width, dtype=torch.float64)
+        self.norm1 = nn.LayerNorm(width, dtype=torch.float64, device="cpu")
         self.attention = Attention(config, generator)
-        self.norm2 = nn.LayerNorm(width, dtype=torch.float64)
+        self.norm2 = nn.LayerNorm(width, dtype=torch.float64, device="cpu")
         hidden, output = config.linear(width, mlp_width, generator), config.linear(mlp_width, width, generator)
         self.mlp = nn.Sequential(hidden, nn.GELU(), output)
 
@@ -121,12 +121,13 @@ class Encoder(nn.Module):
         super().__init__()
         self.width = config.width
         self.blocks = nn.ModuleList(Block(config, generator) for _ in range(config.depth))  # type: ignore[assignment]
-        self.norm = nn.LayerNorm(config.width, dtype=torch.float64)
+        self.norm = nn.LayerNorm(config.width, dtype=torch.float64, device="cpu")
 
     def forward(
         self, x: Float[Tensor, "*batch n d"], keys: Bool[Tensor, "*batch n"] | None = None
     ) -> Float[Tensor, "*batch n d"]:
         _check_tokens(x, self.width)
+        _check_keys(keys, x)
         for block in self.blocks:
             x = block(x, keys)
         return self.norm(x)
@@ -146,9 +147,12 @@ class Encoder(nn.Module):
         runs. Raises ValueError if ``layers`` is empty or names a layer that does not exist.
         """
         _check_tokens(x, self.width)
+        _check_keys(keys, x)
         every = range(len(self.blocks))
-        wanted = list(every) if layers is None else list(layers) if isinstance(layers, Iterable) else None
-        if not wanted or not set(wanted) <= set(every):
+        listed = isinstance(layers, Iterable) and not isinstance(layers, Tensor)
+        wanted = list(every) if layers is None else list(layers) if listed else []
+        numbers = [layer for layer in wanted if isinstance(layer, Integral) and not isinstance(layer, bool)]
+        if not wanted or numbers != wanted or not set(wanted) <= set(every):
             raise ValueError(f"layers must list some of 0..{len(self.blocks) - 1}, got {layers!r}")
         found = {}
         for layer, block in enumerate(self.blocks[: max(wanted) + 1]):
@@ -158,6 +162,16 @@ class Encoder(nn.Module):
             if layer < max(wanted):
                 x = block(x, keys)
         return [found[layer] for layer in wanted]
+
+
+def _check_keys(keys: Tensor | None, x: Tensor) -> None:
+    if keys is None:
+        return
+    if getattr(keys, "dtype", None) != torch.bool:
+        kind = getattr(keys, "dtype", type(keys).__name__)
+        raise ValueError(f"keys must be of torch.bool, True for what is attended to, got {kind}")
+    if keys.shape != x.shape[:-1]:
+        raise ValueError(f"keys must have the shape {tuple(x.shape[:-1])} of the tokens, got {tuple(keys.shape)}")
 
 
 def _check_tokens(x: Tensor, width: int) -> None:

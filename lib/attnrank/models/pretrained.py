@@ -93,8 +93,9 @@ def load(name: str, *, seed: int | None = None) -> nn.Module:
     ValueError : as :func:`files`, or transformers or safetensors not installed.
     """
     _check.choice("name", name, FILES)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0 if seed is None else seed)
+    seed = seed if seed is None else _check.integer("seed", seed, minimum=0)
+    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed or 0)  # torch.manual_seed seeds every device
         if name == "stories260K":
             return _stories(seed).requires_grad_(False).eval()
         model = KeywordTransformer() if name == "kwt1" else RouteEncoder()

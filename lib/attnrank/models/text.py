@@ -18,7 +18,7 @@ PADDING = 0
 
 
 def _normal(shape: tuple[int, int], generator: torch.Generator) -> Float[Tensor, "rows d"]:
-    return torch.randn(shape, generator=_check.generator("generator", generator), dtype=torch.float64)
+    return torch.randn(shape, generator=_check.generator("generator", generator), dtype=torch.float64, device="cpu")
 
 
 class TextTransformer(nn.Module):
@@ -62,7 +62,8 @@ class TextTransformer(nn.Module):
         if positions == "learned":
             self.position = position
         else:
-            fixed = sinusoids(length, config.width) if positions == "sinusoidal" else torch.zeros(length, 1)
+            none = torch.zeros(length, 1, device="cpu")
+            fixed = sinusoids(length, config.width) if positions == "sinusoidal" else none
             self.register_buffer("position", fixed, persistent=False)
         self.encoder = Encoder(config, generator)
         self.classifier = config.linear(config.width, classes, generator)
@@ -96,9 +97,13 @@ class TextTransformer(nn.Module):
 
     def _check_tokens(self, tokens: Tensor) -> None:
         if not isinstance(tokens, Tensor) or tokens.ndim != 2 or tokens.dtype not in (torch.int32, torch.int64):
-            kind = getattr(tokens, "dtype", type(tokens))
-            raise ValueError(f"tokens must be an integer tensor (batch, n), got {kind}")
+            is_tensor = isinstance(tokens, Tensor)
+            kind = f"{tokens.dtype} of shape {tuple(tokens.shape)}" if is_tensor else type(tokens).__name__
+            raise ValueError(f"tokens must be an integer tensor (batch, n), int32 or int64, got {kind}")
+        if not len(tokens):
+            raise ValueError(f"tokens must not be empty, got shape {tuple(tokens.shape)}")
         if not 1 <= tokens.shape[1] <= self.length:
             raise ValueError(f"tokens must have 1 to {self.length} columns, got {tuple(tokens.shape)}")
-        if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < self.vocabulary:
-            raise ValueError(f"tokens must lie in 0..{self.vocabulary - 1}")
+        least, most = int(tokens.min()), int(tokens.max())
+        if not 0 <= least <= most < self.vocabulary:
+            raise ValueError(f"tokens must lie in 0..{self.vocabulary - 1}, got {least}..{most}")

@@ -34,7 +34,7 @@ def truncate_query_key(
     ValueError : shapes that differ or have d < d_h, NaN or infinite weights, ``rank`` out of range.
     """
     for name, value in (("w_q", w_q), ("w_k", w_k)):
-        _check.finite(name, _check.matrices(name, value))
+        _check.finite(name, _check.with_arithmetic(name, _check.matrices(name, value)))
     if w_q.shape != w_k.shape or w_q.shape[-2] < w_q.shape[-1]:
         raise ValueError(
             f"w_q and w_k must have one shape (..., d, d_h) with d >= d_h, got {tuple(w_q.shape)} and "

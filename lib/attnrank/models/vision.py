@@ -33,8 +33,8 @@ def patches(images: Float[Tensor, "batch c height width"], size: int) -> Float[T
 
 def sinusoids(n: int, width: int) -> Float[Tensor, "n width"]:
     """Return float64 positions P[t, 2i] = sin(t / 10000^(2i / d)), P[t, 2i+1] = cos(same) (Vaswani et al. 2017)."""
-    t = torch.arange(_check.integer("n", n, minimum=1), dtype=torch.float64)[:, None]
-    column = torch.arange(_check.integer("width", width, minimum=1))
+    t = torch.arange(_check.integer("n", n, minimum=1), dtype=torch.float64, device="cpu")[:, None]
+    column = torch.arange(_check.integer("width", width, minimum=1), device="cpu")
     angle = t / 10000 ** ((column - column % 2).double() / width)
     return torch.where(column % 2 == 0, angle.sin(), angle.cos())
 
@@ -84,7 +84,8 @@ class VisionTransformer(nn.Module):
         if positions == "learned":
             self.position = nn.Parameter(draw_weight("truncated_normal", self.tokens, config.width, generator))
         else:
-            fixed = sinusoids(self.tokens, config.width) if positions == "sinusoidal" else torch.zeros(1, 1)
+            none = torch.zeros(1, 1, device="cpu")
+            fixed = sinusoids(self.tokens, config.width) if positions == "sinusoidal" else none
             self.register_buffer("position", fixed, persistent=False)
         self.encoder = Encoder(config, generator)
         self.classifier = config.linear(config.width, classes, generator)
@@ -99,8 +100,8 @@ class VisionTransformer(nn.Module):
         if images.shape[1:] != self.image_shape:
             wanted = ", ".join(map(str, self.image_shape))
             raise ValueError(f"images must have shape (batch, {wanted}), got {tuple(images.shape)}")
-        _check.finite("images", images)
-        x = self.embedding(patches(images.to(self.embedding.weight.dtype), self.patch_size))
+        images = _check.finite("images", images.to(self.embedding.weight.dtype))
+        x = self.embedding(patches(images, self.patch_size))
         if self.pool == "class":
             x = torch.cat([self.class_token.expand(len(x), 1, -1), x], dim=1)
         return x + self.position

@@ -32,9 +32,9 @@ def draw_weight(init: str, fan_out: int, fan_in: int, generator: torch.Generator
     shape = (_check.integer("fan_out", fan_out, minimum=1), _check.integer("fan_in", fan_in, minimum=1))
     _check.generator("generator", generator)
     if init in ("normal", "lecun"):
-        normal = torch.randn(shape, generator=generator, dtype=torch.float64)
+        normal = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
         return normal if init == "normal" else normal / math.sqrt(fan_in)
-    uniform = 2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1
+    uniform = 2 * torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu") - 1
     if init == "xavier":
         return uniform * math.sqrt(6 / (fan_in + fan_out))
     # P(-2 < Z < 2) = erf(sqrt 2), and Z = sqrt(2) erfinv(U) is standard normal for U uniform on [-1, 1].

@@ -41,7 +41,7 @@ def load(name: str, *, revision: str | None = None, seed: int | None = None, loc
         config = tf.AutoConfig.from_pretrained(name, **options)
         if seed is not None:
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
+                torch.default_generator.manual_seed(seed)  # not those of other devices
                 return _from(lambda how: tf.AutoModel.from_config(config, trust_remote_code=False, **how))
         _check_index(name, revision, local)
         options |= {"use_safetensors": True, "output_loading_info": True}
@@ -170,7 +170,7 @@ def builder(config: Any) -> Callable[[int, torch.Generator], nn.Module]:
         else:
             _set_heads(changed, head_dim)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(generator.initial_seed())
+            torch.default_generator.manual_seed(generator.initial_seed())
             return _from(lambda how: tf.AutoModel.from_config(changed, trust_remote_code=False, **how)).eval()
 
     return build

@@ -158,7 +158,8 @@ def _step(
 def _randomness(device: torch.device, *numbers: int) -> Iterator[None]:
     """What a step draws from torch's own generators, as dropout does, depends on these numbers; they are left alone."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(generator_of(*numbers).initial_seed())
+        seeded = torch.default_generator if device.type == "cpu" else torch  # torch seeds every device
+        seeded.manual_seed(generator_of(*numbers).initial_seed())
         yield
 
 

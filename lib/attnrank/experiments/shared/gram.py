@@ -41,7 +41,8 @@ def perturbed_gram(structure: str, n: int, epsilon: float, *, generator: torch.G
     else:
         error = (epsilon if structure == "common" else -epsilon) * torch.ones(n, n, dtype=torch.float64)
     gram = error.fill_diagonal_(1.0)
-    if torch.linalg.eigvalsh(gram)[0] < -1e-12:
+    eigenvalues = torch.linalg.eigvalsh(gram)
+    if eigenvalues[0] < -max(1e-12, 1e-15 * n * eigenvalues[-1].item()):  # zeros may round to that
         raise ValueError(f"epsilon = {epsilon} is too large for {structure} at n = {n}: I + E has an eigenvalue < 0")
     return gram
 
