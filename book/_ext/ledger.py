@@ -56,6 +56,12 @@ def address(builder: Builder, here: str, claim: str) -> str:
     return f"#{anchor(claim)}" if page == here else f"{builder.get_relative_uri(here, page)}#{anchor(claim)}"
 
 
+def note_sources(env: BuildEnvironment) -> None:
+    """A page that links claims or chapters is read again where the ledger or the contents have changed."""
+    for path in (RESULTS / "ledger.csv", claim_links.ROOT / "_toc.yml"):
+        env.note_dependency(str(path))
+
+
 def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
@@ -64,7 +70,7 @@ class LedgerDirective(SphinxDirective):
     """What the directives of the ledger's page share."""
 
     def note_ledger(self) -> list[Claim]:
-        self.env.note_dependency(str(RESULTS / "ledger.csv"))
+        note_sources(self.env)
         for name in ("ledger.py", "claim_links.py", "claim_theorems.csv", "theorem_tests.csv"):
             self.env.note_dependency(str(Path(__file__).with_name(name)))
         claims = ledger()
@@ -187,6 +193,7 @@ class ClaimRole(SphinxRole):
     """A link to the cell of a claim, whose text is the claim's id without the chapter."""
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        note_sources(self.env)
         if self.text not in {claim.id for claim in ledger()}:
             message = self.inliner.reporter.error(f"the ledger has no claim {self.text!r}", line=self.lineno)
             return [], [message]
@@ -199,6 +206,7 @@ class ChapterRole(SphinxRole):
     """A link to the chapter of a stem, or the word open where the book does not have it."""
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        note_sources(self.env)
         if self.text not in claim_links.chapters():
             return [nodes.emphasis("", "open")], []
         page = f"/{claim_links.chapters()[self.text][0]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -34,6 +35,22 @@ class TestFailures:
         assert result.returncode == 0, result.stdout
         assert "quiet" in small_book.page() and "stored output" not in small_book.page()
         assert '<span class="section-number">3' in small_book.page()  # the chapter number is that of the file
+
+    def test_sections_and_contents_take_the_number_of_the_file(self, small_book) -> None:
+        notebook = small_book.folder / "notebooks/03_small.ipynb"
+        text = notebook.read_text(encoding="utf-8").replace("# Small notebook", "# Small notebook\\n\\n## Inside")
+        for number in (3, 17):
+            notebook.unlink()
+            notebook = small_book.folder / f"notebooks/{number:02}_small.ipynb"
+            notebook.write_text(text, encoding="utf-8")
+            contents = (small_book.folder / "_toc.yml").read_text(encoding="utf-8")
+            small_book.write("_toc.yml", re.sub(r"\d+_small", notebook.stem, contents))
+            result = small_book.build(execute="off")
+            assert result.returncode == 0, result.stdout
+            own, index = (small_book.page(name) for name in (f"notebooks/{notebook.stem}", "book/index"))
+            numbers = re.findall(r'section-number">([\d.]+)', own)
+            assert numbers[:2] == [f"{number}", f"{number}.1"], numbers
+            assert re.search(rf'href="[^"]*{notebook.stem}.html">\s*{number}[.\u2002 ]', index), index
 
     @pytest.mark.parametrize(
         ("cell", "message"),

@@ -190,3 +190,43 @@ def test_a_link_to_a_claim_that_is_not_in_the_ledger_fails_the_build(root, small
     result = small_book.build(execute="off")
     assert result.returncode != 0
     assert "the ledger has no claim 'barrier/no-such'" in result.stdout
+
+
+def test_pages_with_links_are_read_again_with_the_ledger_and_the_contents(root, small_book):
+    """A claim that leaves the ledger fails the build; a chapter that comes in, or gets a new number, is linked."""
+    columns, row = (root / "book/results/ledger.csv").read_text(encoding="utf-8").splitlines()[:2]
+    row = row.replace(row.partition(",")[0], "small/a-claim", 1)
+    small_book.write("book/results/ledger.csv", f"{columns}\n{row}\n")
+    small_book.write("book/other.md", "# Other page\n\n(a-label)=\n## A section\n\nSee {claim}`small/a-claim`.\n")
+    result = small_book.build(execute="off")
+    assert result.returncode == 0 and "notebooks/03_small.html#claim-small-a-claim" in small_book.page("book/other")
+    (small_book.folder / "notebooks/03_small.ipynb").rename(small_book.folder / "notebooks/04_small.ipynb")
+    contents = (small_book.folder / "_toc.yml").read_text(encoding="utf-8")
+    small_book.write("_toc.yml", contents.replace("03_small", "04_small"))
+    result = small_book.build(execute="off")
+    assert result.returncode == 0 and "notebooks/04_small.html#claim-small-a-claim" in small_book.page("book/other")
+    small_book.write("book/results/ledger.csv", columns + "\n")
+    result = small_book.build(execute="off")
+    assert result.returncode != 0
+    assert "the ledger has no claim 'small/a-claim'" in result.stdout
+
+
+def test_the_verdicts_are_counted_and_listed_where_they_belong(root, small_book):
+    columns, row = (root / "book/results/ledger.csv").read_text(encoding="utf-8").splitlines()[:2]
+    empty = dict.fromkeys(columns.split(","), "") | {"kind": "measurement", "cases": "1", "relation": "<="}
+    verdicts = ["reproduced", "reproduced", "reproduced in part", "not reproduced", "sharpened", ""]
+    lines = [empty | {"id": f"small/c-{at}", "statement": f"stated {at}", "paper": f"paper {at}" * bool(verdict),
+                      "verdict": verdict} for at, verdict in enumerate(verdicts)]  # fmt: skip
+    small_book.write("book/results/ledger.csv", "\n".join([columns, *(",".join(line.values()) for line in lines), ""]))
+    small_book.write("book/other.md", "# Other page\n\n(a-label)=\n## A section\n\n```{verdicts}\n```\n")
+    result = small_book.build(execute="off")
+    assert result.returncode == 0, result.stdout
+    page = html_checks.parse(small_book.folder / "_build/html/book/other.html")
+    assert [strong.get_text() for strong in page.select(".tally strong")] == ["2", "2", "1"]
+    assert page.select_one(".counts").get_text() == (
+        "6 claims, all of which hold; 5 of them bear on a statement of the papers, or on an objection: 2 reproduced, "
+        "1 reproduced in part, 1 not reproduced, 0 not reproducible from public facts, 1 sharpened."
+    )
+    listed = [[item.get_text().strip() for item in items.select("li")] for items in page.select("ul.verdicts")]
+    assert listed == [[f"Paper {at} ({verdicts[at]}). stated {at}" for at in group] for group in ((0, 1), (2, 3), (4,))]
+    assert [link["href"] for link in page.select("ul.verdicts a")][-1].endswith("03_small.html#claim-small-c-4")

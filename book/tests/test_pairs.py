@@ -199,3 +199,30 @@ def test_no_notebook_is_a_fault(tmp_path: Path) -> None:
 def test_a_notebook_without_code_is_a_fault(tmp_path: Path) -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# A title")])
     assert any("no code cell" in found for found in pairs.check(save(tmp_path, notebook, "# A title\n")))
+
+
+def test_the_options_and_the_status_of_the_command(executed: NotebookNode, tmp_path: Path, monkeypatch, capsys) -> None:
+    """--check writes nothing and ends with 1 where there is a fault; --run runs also what is clean, or differs in
+    prose alone."""
+    folder, ran = save(tmp_path, executed, TEXT.replace("Words.", "Other words.")), []
+    monkeypatch.setattr(pairs, "NOTEBOOKS", folder)
+    monkeypatch.setattr(pairs, "check", lambda check=pairs.check: check(folder))
+    monkeypatch.setattr(pairs, "run", lambda source: ran.append(source.name) or source)
+    before = (folder / "01_title.ipynb").read_bytes()
+    assert pairs.main(["--check"]) == 1 and "01_title.ipynb: differs from 01_title.md" in capsys.readouterr().err
+    assert pairs.main(["--run"]) == 1 and ran == ["01_title.md"]
+    assert (folder / "01_title.ipynb").read_bytes() == before
+    assert pairs.main([]) == 0 and ran == ["01_title.md"]
+    assert pairs.main(["--check"]) == 0 and ran == ["01_title.md"]
+    assert pairs.main(["--run"]) == 0 and ran == ["01_title.md", "01_title.md"]
+
+
+def test_notebooks_run_in_their_own_folder_and_on_one_thread(tmp_path: Path, monkeypatch) -> None:
+    for name in pairs.ONE_THREAD:
+        monkeypatch.setenv(name, "2")
+    source = tmp_path / "01_title.md"
+    seen = f"import os\nprint(os.getcwd())\nprint(*map(os.environ.get, {pairs.ONE_THREAD}))"
+    source.write_text(TEXT.replace('print("one")', seen), encoding="utf-8")
+    (output,) = nbformat.read(pairs.run(source), as_version=4).cells[1].outputs
+    folder, threads = output.text.splitlines()
+    assert Path(folder).samefile(tmp_path) and threads == "1 1 1 1"
