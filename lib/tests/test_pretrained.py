@@ -369,6 +369,19 @@ def test_weights_are_drawn_on_the_cpu_whatever_the_default_device(name):
     torch.testing.assert_close(found, dict(pretrained.load(name, seed=0).state_dict()), rtol=0, atol=0)
 
 
+def test_the_storyteller_is_never_unpickled(tmp_path, monkeypatch):
+    transformers, asked = pytest.importorskip("transformers"), {}
+
+    def from_pretrained(folder, **options):
+        asked.update(options)
+        return torch.nn.Identity()
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", from_pretrained)
+    monkeypatch.setattr(pretrained, "files", lambda name: tmp_path)
+    pretrained.load("stories260K")
+    assert asked["use_safetensors"] is True and not asked.get("trust_remote_code")
+
+
 def test_wrong_and_missing_files_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("ATTNRANK_MODELS", str(tmp_path))
     assert not pretrained.at_hand("route_tsp20")
