@@ -201,3 +201,16 @@ def test_a_lower_bound_of_nothing_says_nothing():
     for bound, gap, relative in ((2.0, 1.0, 0.5), (0.0, 3.0, np.inf), (-1.0, 4.0, np.inf), (4.0, -1.0, 0.0)):
         certificate = HeadsCertificate(objective=3.0, lower_bound=bound, ratio=1.0, imbalance=0.0)
         assert (certificate.gap, certificate.relative_gap) == (gap, relative)
+
+
+def test_predictions_of_heads_need_shapes_that_fit():
+    x, gates = draw(5, 4, 3), draw(5, 2, seed=1)
+    plain, under_gates = random_heads(2, 6, 4, 3), random_heads(2, 6, 4, 3, gates=2)
+    for wrong in (x[:, :1], x[:, :, :1], x[0]):
+        with pytest.raises(ValueError, match=r"x must have shape \(samples, 4, 3\)"):
+            plain.predict(wrong)
+    with pytest.raises(ValueError, match="gates must be None"):
+        plain.predict(x, gates)
+    for wrong in (gates[:1], gates[:, :1], torch.cat([gates, gates], 1)):
+        with pytest.raises(ValueError, match=r"gates must have shape \(5, 2\)"):
+            under_gates.predict(x, wrong)

@@ -297,3 +297,10 @@ def test_derivatives_in_heads_are_those_of_autograd(loss):
     assert _factored._value(given, 0.7, heads) == pytest.approx(value(point).item(), rel=1e-13)
     torch.testing.assert_close(gradient, torch.autograd.functional.jacobian(value, point))
     torch.testing.assert_close(hessian, torch.autograd.functional.hessian(value, point))
+
+
+def test_a_start_without_real_numbers_is_refused_by_name():
+    x, y = draw(6, 4, 3), draw(6)
+    for start in (torch.zeros(4, 3, device="meta"), torch.zeros(4, 3).to_sparse(), torch.zeros(4, 3) + 1j):
+        with pytest.raises(ValueError, match="start must"):
+            convex.solve(x, y, 0.1, start=start)

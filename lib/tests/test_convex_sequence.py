@@ -114,3 +114,11 @@ def test_bad_input_is_named():
             convex.solve_sequence(*arguments, **options)
     with pytest.raises(convex.NotConvergedError, match="was not reached"):
         convex.solve_sequence(x, y, 0.01, tol=0.0, max_iterations=1)
+
+
+def test_predictions_of_sequences_need_shapes_that_fit():
+    x = torch.ones(2, 3, 2, dtype=torch.float64)
+    solution = convex.solve_sequence(x, x[..., 0], 0.1)
+    for wrong in (x[:, :1], x[:, :, :1], x[0]):
+        with pytest.raises(ValueError, match=r"x must have shape \(samples, 3, 2\)"):
+            solution.predict(wrong)

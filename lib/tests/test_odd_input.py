@@ -183,6 +183,14 @@ def test_odd_numbers_are_refused_by_name(function, good, odd):
     (lambda: theory.causal_isotropic_bound(10**15), "n must be at most"),
     (lambda: theory.window_limit(10**15, 8, causal=True), "n must be at most"),
     (lambda: theory.two_head_deficit(10**15), "n must be at most"),
+    (lambda: theory.token_geometry_rank(64, np.array([8.0, 9.0]), 10, 0.1), "d_h must be a finite number"),
+    (lambda: theory.token_geometry_rank(64, 8, torch.ones(2), 0.1), "directions must be a finite number"),
+    (lambda: theory.half_space_exponent(torch.tensor([0.1], requires_grad=True), 0.1), "p must lie in"),
+    (lambda: theory.half_space_exponent("0.5", 0.1), "p must lie in"),
+    (lambda: theory.half_space_exponent([0.5 + 1j], 0.1), "p must lie in"),
+    (lambda: theory.increment_stop(["0.1", "0.2"], 0.1), "ranks must be a vector"),
+    (lambda: theory.increment_stop(torch.ones(2, requires_grad=True), 0.1), "ranks must be a vector"),
+    (lambda: theory.gap_stop([1, 2], [False, True], 0.5), "ranks must be a vector"),
     (lambda: theory.polytope_vertices(10**30, 3), "n must be at most"),
     (lambda: theory.window_limit(64, 8, causal="no"), "causal must be True or False"),
     (lambda: theory.latent_head_dim(0, 4, 16, 16, True), "content must be at least 1"),
@@ -202,6 +210,7 @@ def test_odd_numbers_are_refused_by_name(function, good, odd):
     (lambda: theory.anisotropic_bound(10**21, 0.5), "n must be at most"),
     (lambda: theory.anisotropic_bound(64, -0.5), "cosine must be at least 0"),
     (lambda: theory.anisotropic_exponent(-0.5), "cosine must be at least 0"),
+    (lambda: theory.multihead_limit(1, 2, -5), "d_h must be at least 1"),
     (lambda: theory.gap_stop([1, 2, 2], [0.4, 0.5, 0.6], 0.55), "d_h must rise from entry to entry"),
     (lambda: theory.gap_stop([-1, 2], [0.1, 0.2], 0.1), "d_h must be positive"),
     (lambda: theory.softmax_rank_limit(4, 2.0, 1.5), "tol must be at most 1"),
@@ -212,6 +221,9 @@ def test_odd_numbers_are_refused_by_name(function, good, odd):
     (lambda: theory.normalised_second_moment(10**160, 3), "n must be at most"),
     (lambda: theory.softmax_ratio(4, 1e160), "temperature must be at most"),
     (lambda: theory.seeds_needed(1e-200, 0.25, 10, 0.05), "noise must be at least"),
+    (lambda: theory.seeds_needed(1e200, 0.25, 10, 0.05), "noise must be at most"),
+    (lambda: theory.latent_head_dim(1e200, 0, 1, 1, True), "content must be at most"),
+    (lambda: theory.mask_bound(0.5, 10**308, keys=2, uncapped=1), "n must be at most"),
     (lambda: theory.seeds_needed(0.01, 1e308, 10, 0.05), "variance must be at most 1"),
     (lambda: theory.stop_interval([], 0.1, 0.01), "increments must be a vector of finite numbers"),
 ])  # fmt: skip
@@ -239,6 +251,11 @@ def test_head_dimensions_beyond_a_quadrature_are_refused(function):
     assert math.isfinite(function(64, 10**6))
     with pytest.raises(ValueError, match=r"^d_h must be at most 1e\+06"):
         function(64, 10**6 + 1)
+
+
+@pytest.mark.filterwarnings("error")
+def test_limits_of_singular_values_beyond_floats_are_infinite_without_a_warning():
+    assert theory.softmax_singular_values(10**6, math.sqrt(2.01e-6), 2)[0].tolist() == [math.inf, math.inf]
 
 
 def test_what_only_looks_odd_is_taken():

@@ -247,3 +247,11 @@ def test_errors_of_a_function_that_builds_are_its_own():
 
     with pytest.raises(TypeError, match="has no len"):
         attnrank.recommend_head_dim(build, tokens(), (8, 16), seeds=2)
+
+
+def test_layers_may_come_from_an_iterator():
+    def build(head_dim, generator):
+        return nn.TransformerEncoderLayer(8, 8 // head_dim, 16, batch_first=True)
+
+    found = attnrank.recommend_head_dim(build, torch.zeros(1, 3, 8), [2, 4], seeds=2, layers=iter(["self_attn"]))
+    assert found.head_dim == 2

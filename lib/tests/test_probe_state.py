@@ -315,3 +315,13 @@ def test_batches_are_taken_one_after_the_other():
     assert len(passes) == 4 and many["sample"].nunique() == 12
     with pytest.raises(ValueError, match="batch must not be empty"):
         probe(model, iter([]))
+
+
+def test_a_loader_of_unknown_length_is_read():
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            yield from torch.zeros(3, 5, 8)
+
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    loader = torch.utils.data.DataLoader(Stream(), batch_size=1)
+    assert len(probe(layer, loader, per_sample=True)) == 2 * 3

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import special, stats
 
 from attnrank import theory
 
@@ -43,3 +44,13 @@ def test_every_level_that_a_doubling_exceeds_has_its_head_dimension(level):
     assert max(gains) > level
     assert all(gain <= level for d, gain in enumerate(gains, 1) if d >= d_h)
     assert (theory.head_dim_bound(1024, 2 * d_h) - theory.head_dim_bound(1024, d_h)) / 1024 == pytest.approx(level)
+
+
+@pytest.mark.parametrize("n", [10**3, 10**8, 10**12, 10**15, 10**20])
+def test_tokens_that_are_all_alike_leave_one_steep_integral(n):
+    """At cosine 1 the bound is n E[1 - (1 - Phi(G)^{n-1})^n]: a fine trapezoidal rule."""
+    g = np.linspace(-10.0, 14.0, 2_400_001)
+    with np.errstate(divide="ignore"):
+        hit = -np.expm1(n * np.log1p(-np.exp((n - 1) * special.log_ndtr(g))))
+    expected = n * float(np.sum(hit * stats.norm.pdf(g))) * 1e-5
+    assert theory.anisotropic_bound(n, 1.0) == pytest.approx(expected, rel=1e-6)

@@ -270,6 +270,21 @@ def test_bad_arguments_are_refused(tmp_path):
         train(model(), images(), RECIPE, seed=0, checkpoint=tmp_path / "nowhere" / "run.safetensors")
 
 
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"std": (0.0,)}, "std"), ({"std": (-1.0,)}, "std"), ({"mean": (math.nan,)}, "mean"),
+        ({"mean": (0.0, 0.0, 0.0)}, "mean"), ({"std": (1.0, 1.0, 1.0)}, "std"),
+    ],
+)  # fmt: skip
+def test_what_images_are_standardised_with_must_fit_them(change, name):
+    part = torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64)
+    with pytest.raises(ValueError, match=name):
+        Images(part, part, **({"mean": (0.0,), "std": (1.0,)} | change))
+    with pytest.raises(ValueError, match="train must have labels int64"):
+        Images((part[0], part[1].float()), part, mean=(0.0,), std=(1.0,))
+
+
 @pytest.mark.parametrize("part", ["train", "test"])
 @pytest.mark.parametrize("label", [3, -1, -100])
 def test_labels_that_are_no_class_of_the_model_are_refused(part, label):
@@ -288,3 +303,11 @@ def test_a_step_on_the_cpu_seeds_no_other_device(monkeypatch):
     with loop._randomness(torch.device("cpu"), 1, 2):
         assert torch.initial_seed() == training.source.generator_of(1, 2).initial_seed()
     assert seeded == []
+
+
+@pytest.mark.parametrize("device", ["meta", "nowhere", 1.5])
+def test_a_device_that_is_none_or_loses_the_weights_is_refused(device):
+    layer = torch.nn.Linear(2, 2)
+    with pytest.raises(ValueError, match="device must"):
+        train(layer, images(), RECIPE, seed=0, device=device)
+    assert layer.weight.device.type == "cpu"

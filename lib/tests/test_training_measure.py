@@ -163,3 +163,9 @@ def test_ranks_of_texts_with_padding_are_refused():
     assert len(training.attention_ranks(net, text)) == 2
     with pytest.raises(ValueError, match="inputs must have no padding"):
         training.attention_ranks(net, torch.nn.functional.pad(text, (0, 3)))
+
+
+@pytest.mark.parametrize("tolerances", [{"a": float("nan")}, {"a": -1.0}, {"stable": 0.1}, {"layer": 0.1}])
+def test_bad_tolerances_are_refused(tolerances):
+    with pytest.raises(ValueError, match="tolerances"):
+        training.attention_ranks(torch.nn.Identity(), torch.zeros(1), tolerances=tolerances)

@@ -441,3 +441,10 @@ def test_what_a_model_draws_itself_depends_on_seed_and_step_alone(tmp_path):
     other, plain = Dropping(), model()
     train(other, double(images()), RECIPE, seed=2), train(plain, double(images()), RECIPE, seed=1)
     assert not same(weights(other), weights(whole)) and not same(weights(plain), weights(whole.net))
+
+
+def test_tied_weights_are_kept_in_a_checkpoint(tmp_path):
+    shared = torch.randn(3, 2)
+    training.save(tmp_path / "tied.safetensors", {"a": shared, "b": shared}, {})
+    tensors, _ = training.load(tmp_path / "tied.safetensors")
+    assert torch.equal(tensors["a"], shared) and torch.equal(tensors["b"], shared)

@@ -31,11 +31,21 @@ class Heads:
     gates: int = 0
 
     def predict(self, x: Tensor, gates: Tensor | None = None) -> Tensor:
-        """Predictions (N,) or (N, c) for tokens x (N, n, d), with gates (N, G) where the heads have gates."""
+        """Predictions (N,) or (N, c) for tokens x (N, n, d), with gates (N, G) where the heads have gates.
+
+        Raises ValueError for shapes that do not fit, and for gates that are missing or belong to no head.
+        """
+        shape = (self.attention.shape[1], self.value.shape[1])
+        if _check.matrices("x", x).ndim != 3 or x.shape[1:] != shape:  # an axis of length 1 would be broadcast
+            raise ValueError(f"x must have shape (samples, {shape[0]}, {shape[1]}) as the heads, got {tuple(x.shape)}")
         scores = torch.einsum("ikd,hk,hd->ih", x.to(self.value.dtype), self.attention, self.value)
+        if self.gate is None and gates is not None:
+            raise ValueError("gates must be None: these heads are under no gates")
         if self.gate is not None:
             if gates is None:
                 raise ValueError("gates must be given: these heads are under gates")
+            if _check.matrices("gates", gates).shape != (len(x), self.gates):
+                raise ValueError(f"gates must have shape ({len(x)}, {self.gates}), got {tuple(gates.shape)}")
             scores = scores * gates.to(scores.dtype)[:, self.gate]
         return torch.einsum("ih,h...->i...", scores, self.output)
 

@@ -41,6 +41,10 @@ class SequenceSolution(Certified):
     t_minus: Tensor
 
     def predict(self, x: Float64[Tensor, "samples n d"]) -> Float64[Tensor, "samples n outputs"]:
+        """Predictions for tokens x; raises ValueError for a shape that does not fit."""
+        d, _, n, _ = self.plus.shape
+        if _check.matrices("x", x).ndim != 3 or x.shape[1:] != (n, d):  # an axis of length 1 would be broadcast
+            raise ValueError(f"x must have shape (samples, {n}, {d}) for this solution, got {tuple(x.shape)}")
         return torch.einsum("qlrs,isq->irl", self.plus - self.minus, x.to(self.plus.dtype))
 
 

@@ -13,7 +13,7 @@ from attnrank.convex._group import solve_group
 from attnrank.convex._nuclear import solve_nuclear
 from attnrank.convex.certificate import Certified, feasible
 from attnrank.convex.penalties import Blocks
-from attnrank.convex.problem import Problem, positive, problem
+from attnrank.convex.problem import Problem, checked_array, positive, problem
 
 #: Relative duality gaps at which the solver stops unless told otherwise.
 TOLERANCES = {"group": 1e-9, "nuclear": 1e-7}
@@ -73,7 +73,7 @@ def solve(
     gates : floating point (N, G); the prediction is then the sum over gates of gates[i, j] times that of z[j].
     tol : relative duality gap to reach; default 1e-9 for the group penalty, 1e-7 for the nuclear one.
     max_iterations : steps at most.
-    start : a point of z's shape to start from.
+    start : floating point, a point of z's shape to start from.
 
     Returns
     -------
@@ -100,7 +100,9 @@ def solve(
     max_iterations = _check.integer("max_iterations", max_iterations, minimum=1)
     if start is not None and (not isinstance(start, Tensor) or tuple(start.shape) != checked.shape):
         raise ValueError(f"start must be a tensor of z's shape {checked.shape}, got {getattr(start, 'shape', start)}")
-    blocks = _zeros(checked) if start is None else checked.blocks(_check.finite("start", start).detach().to(checked.a))
+    if start is not None:
+        start = checked_array("start", start, len(checked.shape), str(checked.shape))
+    blocks = _zeros(checked) if start is None else checked.blocks(start.to(checked.a))
     return _solve(checked, positive("beta", beta), blocks, tol, max_iterations)
 
 

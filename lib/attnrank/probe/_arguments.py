@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -60,7 +60,10 @@ def batches_of(batch: object) -> tuple[Iterator[Mapping | tuple], int | None]:
         raise ValueError(
             f"batch must be a tensor, a tuple, a mapping or an iterable of these, got {type(batch).__name__}"
         )
-    total = len(given) if isinstance(given, Sized) else None
+    try:
+        total = len(given)  # type: ignore[arg-type]
+    except TypeError:  # a generator, or a DataLoader, which has a length even where its data set has none
+        total = None
     return (
         one if isinstance(one, Mapping) else tuple(one) if isinstance(one, (tuple, list)) else (one,) for one in given
     ), total

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attnrank import _check
 from attnrank.probe import hub
-from attnrank.probe._arguments import batches_of
+from attnrank.probe._arguments import Choice, batches_of
 from attnrank.probe._probe import probe
 
 #: Resamples of the seeds from which the interval is read.
@@ -86,6 +86,7 @@ def recommend_head_dim(
     if len(candidates) < 2:
         raise ValueError(f"head_dims must have at least two candidates, got {candidates}")
     gap, seeds = _check.real("gap", gap, above=0.0), _check.integer("seeds", seeds, minimum=2)
+    layers = Choice(layers).layers  # a list: every model is asked for the same
     batches_of(batch)  # refuses what is none
     batch = batch if isinstance(batch, (Tensor, Mapping, tuple)) else list(batch)
     if n is not None:

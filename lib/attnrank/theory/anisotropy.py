@@ -8,7 +8,7 @@ import numpy as np
 from scipy import special, stats
 
 from attnrank import _check
-from attnrank._quadrature import panels, reach
+from attnrank._quadrature import gauss_legendre, panels, reach
 
 
 def anisotropic_bound(n: int, cosine: float) -> float:
@@ -26,12 +26,25 @@ def anisotropic_bound(n: int, cosine: float) -> float:
     Source: chapter random_tokens, a common direction.
     """
     n, c = _check.whole("n", n, minimum=1, maximum=1e20), _check.real("cosine", cosine, minimum=0.0, maximum=1.0)
-    x, weight = panels(-9.0, reach(n), 600)
+    end = reach(n)
+    x, weight = panels(-9.0, end, 600)
     weight = weight * stats.norm.pdf(x)
-    score = math.sqrt(c) * x[:, None] + math.sqrt(1.0 - c) * x[None]
-    win = np.minimum(np.exp((n - 1) * special.log_ndtr(score)) @ weight, 1.0)
+
+    def win(common: np.ndarray) -> np.ndarray:
+        score = math.sqrt(c) * common[:, None] + math.sqrt(1.0 - c) * x[None]
+        return np.minimum(np.exp((n - 1) * special.log_ndtr(score)) @ weight, 1.0)
+
+    # Where n pi rises through 1 the integrand is steep if c is near 1 and n large: panels shrink towards that place.
+    low, high = -9.0, end
+    for _ in range(30):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if n * win(np.array([middle]))[0] < 1.0 else (low, middle)
+    near = np.geomspace(1e-4, 1.0, 14)
+    edges = np.concatenate([np.linspace(-9.0, end, 31), low - near, [low], low + near])
+    nodes, weights = gauss_legendre(np.unique(np.clip(edges, -9.0, end))[None], 20)
+    a, weights = nodes[0], weights[0] * stats.norm.pdf(nodes[0])
     with np.errstate(divide="ignore"):
-        return n * float(np.sum(weight * -np.expm1(n * np.log1p(-win))))
+        return n * float(np.sum(weights * -np.expm1(n * np.log1p(-win(a)))))
 
 
 def anisotropic_exponent(cosine: float) -> float:

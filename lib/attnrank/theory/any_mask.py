@@ -20,8 +20,8 @@ def mask_bound(p: float, n: int, *, keys: int | None = None, uncapped: int = 0) 
     Parameters
     ----------
     p : largest chance with which a row chooses a key, in (0, 1]; at least 1 / m.
-    n : number of rows (queries), >= 1.
-    keys : number of keys m, >= 1; n when None.
+    n : number of rows (queries), 1 to 1e150.
+    keys : number of keys m, 1 to 1e150; n when None.
     uncapped : number of rows, 0 to n, that may be surer than p of their choice, like the first row of a causal mask,
         which sees one key. Each adds about (1-p)^{1/p} of a token to the bound.
 
@@ -41,8 +41,8 @@ def mask_bound(p: float, n: int, *, keys: int | None = None, uncapped: int = 0) 
 
     Source: chapter masks, the theorem on any mask.
     """
-    p, n = _check.real("p", p, above=0.0, maximum=1.0), _check.whole("n", n, minimum=1)
-    m = n if keys is None else _check.whole("keys", keys, minimum=1)
+    p, n = _check.real("p", p, above=0.0, maximum=1.0), _check.whole("n", n, minimum=1, maximum=1e150)
+    m = n if keys is None else _check.whole("keys", keys, minimum=1, maximum=1e150)
     uncapped = _check.whole("uncapped", uncapped, minimum=0)
     if uncapped > n:
         raise ValueError(f"uncapped must be at most n = {n}, got {uncapped}")

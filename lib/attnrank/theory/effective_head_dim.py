@@ -20,9 +20,10 @@ def latent_head_dim(content: int, rotary: int, query_latent: int, key_latent: in
     >>> round(theory.latent_head_dim(128, 64, 1536, 512, True), 3)
     180.005
     """
-    content, rotary = _check.whole("content", content, minimum=1), _check.whole("rotary", rotary, minimum=0)
-    query_latent = _check.whole("query_latent", query_latent, minimum=0)
-    key_latent = _check.whole("key_latent", key_latent, minimum=0)
+    content = _check.whole("content", content, minimum=1, maximum=1e50)
+    rotary = _check.whole("rotary", rotary, minimum=0, maximum=1e50)
+    query_latent = _check.whole("query_latent", query_latent, minimum=0, maximum=1e50)
+    key_latent = _check.whole("key_latent", key_latent, minimum=0, maximum=1e50)
     normalise = _check.flag("normalise", normalise)
     spread_q = content / query_latent if query_latent else 0.0
     spread_k = content / key_latent if key_latent else 0.0

@@ -61,8 +61,11 @@ def half_space_exponent(p: ArrayLike, mu: float) -> np.ndarray:
 
 def _probabilities(p: ArrayLike) -> np.ndarray:
     try:
-        found = np.asarray(p, dtype=float)
-    except (TypeError, ValueError, OverflowError):
+        found = np.asarray(p)
+        if found.size and found.dtype.kind not in "iufO":  # words, truth values and complex numbers would be converted
+            raise TypeError
+        found = found.astype(float)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # torch's, for a tensor that requires a gradient
         found = np.array(np.nan)
     if not ((found > 0) & (found < 1)).all():
         raise ValueError(f"p must lie in (0, 1), got {p!r}")

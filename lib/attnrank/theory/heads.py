@@ -43,10 +43,11 @@ def multihead_limit(n: int, heads: int, d_h: float | None = None) -> float:
     Source: chapter heads_and_weights, several heads.
     """
     n, heads = _check.whole("n", n, minimum=1), _check.whole("heads", heads, minimum=1)
-    if n == 1:
-        return 1.0
     if d_h is None:
         return occupancy_bound(n * heads, keys=n)
+    d_h = _check.real("d_h", d_h, minimum=1.0)
+    if n == 1:
+        return 1.0
     return -n * math.expm1(heads * math.log1p(-head_dim_bound(n, d_h) / n))
 
 

@@ -46,6 +46,8 @@ def softmax_ratio(d_h: int, temperature: float) -> float:
 def softmax_singular_values(d_h: int, temperature: float, levels: int) -> tuple[np.ndarray, list[int]]:
     """The first ``levels`` distinct limits of the singular values of a softmax, decreasing, and their multiplicities.
 
+    Infinite where a limit is beyond the range of floats.
+
     Raises
     ------
     ValueError : an argument out of its range; T^2 d_h <= 2, where there are no limits.
@@ -65,7 +67,8 @@ def softmax_singular_values(d_h: int, temperature: float, levels: int) -> tuple[
         raise ValueError(f"temperature must be above sqrt(2 / d_h) = {math.sqrt(2.0 / d_h):.4g}, got {temperature!r}")
     k = np.arange(_check.whole("levels", levels, minimum=1))
     # w is 0 beyond the smallest float: all queries see all keys alike
-    values = np.exp(d_h / 4.0 * math.log1p(w**2) + k / 2.0 * math.log(w)) if w > 0.0 else (k == 0).astype(float)
+    with np.errstate(over="ignore"):
+        values = np.exp(d_h / 4.0 * math.log1p(w**2) + k / 2.0 * math.log(w)) if w > 0.0 else (k == 0).astype(float)
     return values, [math.comb(int(i) + d_h - 1, int(i)) for i in k]
 
 

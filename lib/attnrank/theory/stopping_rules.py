@@ -84,7 +84,7 @@ def seeds_needed(noise: float, variance: float, comparisons: int, failure: float
     >>> theory.seeds_needed(0.01, 0.25, 10, 0.05)
     30757
     """
-    noise = _check.real("noise", noise, minimum=1e-100)
+    noise = _check.real("noise", noise, minimum=1e-100, maximum=1e100)
     failure = _check.real("failure", failure, above=0.0, maximum=1.0)
     variance = _check.real("variance", variance, minimum=0.0, maximum=1.0)
     comparisons = _check.whole("comparisons", comparisons, minimum=1)
@@ -94,8 +94,11 @@ def seeds_needed(noise: float, variance: float, comparisons: int, failure: float
 
 def _vector(name: str, values: ArrayLike) -> np.ndarray:
     try:
-        vector = np.asarray(values, dtype=float)
-    except (TypeError, ValueError, OverflowError):
+        vector = np.asarray(values)
+        if vector.dtype.kind not in "iufO":  # words, truth values and complex numbers would be converted
+            raise TypeError
+        vector = vector.astype(float)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # torch's, for a tensor that requires a gradient
         vector = np.empty(0)
     if vector.ndim != 1 or not vector.size or not np.isfinite(vector).all():
         raise ValueError(f"{name} must be a vector of finite numbers, got {values!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 
 import numpy as np
 from numpy.polynomial import chebyshev
@@ -59,7 +60,7 @@ def token_geometry_rank(n: int, d_h: float, directions: float, common_share: flo
     rho = _check.real("common_share", common_share, minimum=0.0, maximum=1.0)
     inverse = 0.0
     for name, value in (("d_h", d_h), ("directions", directions)):
-        if value != np.inf:
+        if not (isinstance(value, Real) and value == np.inf):
             inverse += 1.0 / _check.real(name, value, minimum=1.0)
     common, weights = _normal_rule(5 if rho <= 0.9 else 7)
     spread = math.sqrt(1.0 - rho)

@@ -32,7 +32,7 @@ def save(path: str | Path, tensors: Mapping[str, Tensor], record: Mapping) -> No
     from safetensors.torch import save_file
 
     path = Path(path)
-    plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    plain = _apart({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
     text = json.dumps(record, allow_nan=False)
     metadata = {"format": FORMAT, "record": text, "sha256": _digest(plain, text)}
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
@@ -107,6 +107,17 @@ def _require_safetensors() -> None:
         import safetensors  # noqa: F401
     except ImportError as error:
         raise ImportError("checkpoints need safetensors: pip install 'attnrank[models]'") from error
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies of tensors that share memory with one before, as tied weights do: safetensors takes none that share."""
+    found: set[int] = set()
+    apart = {}
+    for name, value in tensors.items():
+        place = value.untyped_storage().data_ptr()
+        apart[name] = value.clone() if place in found else value
+        found.add(place)
+    return apart
 
 
 def _digest(tensors: Mapping[str, Tensor], text: str) -> str:

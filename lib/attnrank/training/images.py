@@ -42,6 +42,8 @@ class Images(Labelled):
     pad, flip : see `crop_and_flip`; only what is trained on is augmented.
     name : what the data are called in a checkpoint.
 
+    Raises ValueError for images, labels, mean or std that do not fit.
+
     Batches of an epoch are a random permutation of the images; the last one may be smaller.
     """
 
@@ -61,6 +63,13 @@ class Images(Labelled):
             if images.dtype != torch.uint8 or images.ndim != 4 or not len(images) or len(images) != len(labels):
                 raise ValueError(f"{what} must be uint8 images (rows, channels, height, width) and as many labels, got "
                                  f"{images.dtype} {tuple(images.shape)} and {tuple(labels.shape)}")
+            if labels.dtype != torch.int64 or labels.ndim != 1:
+                raise ValueError(f"{what} must have labels int64 (rows,), got {labels.dtype} {tuple(labels.shape)}")
+        for what, values in (("mean", mean), ("std", std)):  # one number would be broadcast, and three as well
+            if len(values) != train[0].shape[1]:
+                raise ValueError(f"{what} must have a number for {train[0].shape[1]} channels, got {len(values)}")
+            for value in torch.as_tensor(values, dtype=torch.float64).tolist():
+                _check.real(what, value, **({"above": 0.0} if what == "std" else {}))
         super().__init__(train, test, name=name, test_batch=test_batch)
         self.mean, self.std = (torch.tensor(values, dtype=torch.float64)[:, None, None] for values in (mean, std))
         self.pad, self.flip = _check.integer("pad", pad, minimum=0), _check.flag("flip", flip)

@@ -71,7 +71,7 @@ def train(
     RuntimeError : another process, or another thread, trains to this checkpoint. The weights are left as they were.
     """
     seed = _check.integer("seed", seed, minimum=0)
-    device = torch.device(device)
+    device = _device(device)
     model.to(device)
     source = source.to(device)
     optimizer = torch.optim.AdamW(decay_groups(model, recipe.decay), lr=recipe.rate, betas=(recipe.beta1, recipe.beta2))
@@ -124,6 +124,17 @@ def train(
                     state.save_if_due()
     model.eval()
     return run
+
+
+def _device(device: torch.device | str) -> torch.device:
+    """The device, or ValueError for what is none, or holds no numbers: the weights would be lost there."""
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"device must be one of torch's, such as 'cpu' or 'cuda', got {device!r}") from error
+    if found.type == "meta":
+        raise ValueError("device must hold numbers, got meta")
+    return found
 
 
 def _step(

@@ -25,10 +25,14 @@ def attention_ranks(
 
     ``hardmax`` over all inputs; of the softmax at the model's own temperatures the numerical rank at each tolerance
     and the ``stable`` rank, over the first ``spectra`` inputs. Computed on the CPU in float64 from a copy of the
-    weights as they are; the model is left alone. Raises ValueError for a model without ``queries_keys``, and for texts
-    with padding, which is no token.
+    weights as they are; the model is left alone. Raises ValueError for a model without ``queries_keys``, for texts with
+    padding, which is no token, and for tolerances that are negative, no numbers, or named as another column.
     """
     _check.integer("spectra", spectra, minimum=1)
+    for name, tol in tolerances.items():
+        _check.real(f"tolerances[{name!r}]", tol, minimum=0.0)
+        if name in ("layer", "head", "hardmax", "stable"):
+            raise ValueError(f"tolerances must not be named as another column, got {name!r}")
     if not hasattr(model, "queries_keys"):
         raise ValueError(f"model must have queries_keys(inputs, scaled=True), got {type(model).__name__}")
     inputs = inputs.cpu()
