@@ -94,8 +94,7 @@ def causal_head_dim_bound(n: int, d_h: int) -> float:
     Parameters
     ----------
     n : number of tokens, >= 1.
-    d_h : head dimension, >= 1. For d_h = 1 only record keys can win, and the bound is 1 + 2/2 + 2/3 + ... + 2/n,
-        or ``causal_bound(n)`` where that is smaller, for n = 2 to 4.
+    d_h : head dimension, >= 1. For d_h = 1 only record keys can win, and the bound is 1 + 2/2 + 2/3 + ... + 2/n.
 
     Returns
     -------
@@ -117,7 +116,7 @@ def causal_head_dim_bound(n: int, d_h: int) -> float:
     if n <= 2:
         return 1.0 if n == 1 else 1.5
     if d_h == 1:
-        return min(causal_bound(n), float(2.0 * (special.digamma(n + 1.0) + np.euler_gamma) - 1.0))
+        return float(2.0 * (special.digamma(n + 1.0) + np.euler_gamma) - 1.0)
     x, weights, norm = _norm_rule(n, d_h)
     lengths = np.unique(np.geomspace(2, n, max(12, round(LENGTHS * math.log10(n)))).round().astype(int))
     survival = np.array([_largest_log_survival(x, norm, int(i), d_h) for i in lengths])
