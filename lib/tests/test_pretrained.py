@@ -189,17 +189,21 @@ def test_the_route_encoder_and_its_tours_against_numpy():
 
 
 def test_random_routes_are_normalised_as_random_problems_are():
-    """On new problems what goes into each normalisation has nearly the mean and variance that are kept for it."""
+    """On new problems what goes into each normalisation has the mean and variance that are kept for it, up to the
+    chance of 64 problems, of which these are: six standard errors, a false alarm in 300,000 over the 1536 numbers."""
     model, seen = pretrained.load("route_tsp50", seed=0), {}
     norms = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.BatchNorm1d)}
     for name, module in norms.items():
         module.register_forward_pre_hook(lambda _, given, name=name: seen.__setitem__(name, given[0]))
-    model(torch.rand(64, 50, 2, generator=torch.Generator().manual_seed(5)))
+    model(torch.rand(512, 50, 2, generator=torch.Generator().manual_seed(5)))
     assert len(seen) == 6 and not any(module.training for module in RouteEncoder().modules())
     for name, module in norms.items():
-        variance, mean = torch.var_mean(seen[name], (0, 2))
-        assert ((mean - module.running_mean).abs() < 0.4 * module.running_var.sqrt()).all(), name
-        assert ((variance / module.running_var).log().abs() < 0.4).all(), name
+        found = seen[name].double()
+        squares = (found - module.running_mean[:, None]).square()
+        for values, kept in ((found, module.running_mean), (squares, module.running_var)):
+            of_problems = values.mean(2)  # the points of a problem are not independent
+            error = of_problems.std(0) * (1 / 64 + 1 / 512) ** 0.5
+            assert ((of_problems.mean(0) - kept).abs() < 6 * error).all(), name
 
 
 def keywords_by_hand(sound, w):

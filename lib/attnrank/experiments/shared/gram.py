@@ -14,6 +14,8 @@ from attnrank.experiments.shared.heads import LARGE, hardmax_rank_on_device
 from attnrank.experiments.shared.statistics import batches
 
 STRUCTURES = ("random", "autoregressive", "blocks", "common", "simplex", "pairs")
+#: What rounding makes of an eigenvalue of zero is smaller than this.
+NOISE = 1e-10
 
 
 def perturbed_gram(structure: str, n: int, epsilon: float, *, generator: torch.Generator) -> Tensor:
@@ -41,8 +43,7 @@ def perturbed_gram(structure: str, n: int, epsilon: float, *, generator: torch.G
     else:
         error = (epsilon if structure == "common" else -epsilon) * torch.ones(n, n, dtype=torch.float64)
     gram = error.fill_diagonal_(1.0)
-    eigenvalues = torch.linalg.eigvalsh(gram)
-    if eigenvalues[0] < -max(1e-12, 1e-15 * n * eigenvalues[-1].item()):  # zeros may round to that
+    if torch.linalg.eigvalsh(gram)[0] < -NOISE:
         raise ValueError(f"epsilon = {epsilon} is too large for {structure} at n = {n}: I + E has an eigenvalue < 0")
     return gram
 
@@ -84,7 +85,7 @@ def ranks_of_gram(
 
 def _without_noise(eigenvalues: Tensor) -> Tensor:
     """Eigenvalues of a Gram matrix with zeros in the place of rounding errors, which differ from machine to machine."""
-    return eigenvalues.where(eigenvalues > 1e-10, 0.0)
+    return eigenvalues.where(eigenvalues > NOISE, 0.0)
 
 
 def mean_cosine(x: Tensor) -> Tensor:
