@@ -113,7 +113,12 @@ def with_arithmetic(name: str, value: Tensor) -> Tensor:
 
 
 def finite(name: str, value: Tensor) -> Tensor:
-    """Return ``value`` if it has no NaN and no infinity, or raise ValueError that says which."""
+    """Return ``value`` if it has no NaN and no infinity, or raise ValueError that says which.
+
+    While a CUDA graph is recorded there are no numbers to look at.
+    """
+    if value.is_cuda and torch.cuda.is_current_stream_capturing():
+        return value
     if not torch.isfinite(value).all():
         found = "NaN" if torch.isnan(value).any() else "infinite values"
         raise ValueError(f"{name} must be finite, got {found} in a tensor of shape {tuple(value.shape)}")

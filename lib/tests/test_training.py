@@ -19,6 +19,7 @@ from attnrank.data import SOURCES
 from attnrank.experiments.shared.runs import train_or_stop
 from attnrank.models import TransformerConfig
 from attnrank.training import Images, NonFiniteLoss, Recipe, loop, train
+from attnrank.training import step as one_step
 from training_cases import CONFIG, RECIPE, double, images, model, weights
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -116,7 +117,7 @@ def test_positions_and_tokens_do_not_decay_in_a_part_of_a_model_either():
     ("cuda", torch.float32, True), ("cuda", torch.float64, False), ("cpu", torch.float32, False),
 ])  # fmt: skip
 def test_precision_is_mixed_on_a_gpu_only(device, dtype, mixed):
-    assert loop._mixed(model(dtype=dtype), SimpleNamespace(device=torch.device(device))) is mixed
+    assert one_step.can_mix(model(dtype=dtype), SimpleNamespace(device=torch.device(device))) is mixed
 
 
 def test_mixed_precision_keeps_weights_and_loss_in_float32(monkeypatch, tmp_path):
@@ -124,7 +125,7 @@ def test_mixed_precision_keeps_weights_and_loss_in_float32(monkeypatch, tmp_path
     plain, mixed, path = model(dtype=torch.float32), model(dtype=torch.float32), tmp_path / "run.safetensors"
     one = replace(RECIPE, epochs=1)
     expected = train(plain, images(), one, seed=0)
-    monkeypatch.setattr(loop, "_mixed", lambda net, inputs: True)
+    monkeypatch.setattr(one_step, "can_mix", lambda net, inputs: True)
     seen = []
     mixed.classifier.register_forward_hook(lambda module, args, logits: seen.append((module.training, logits.dtype)))
     found = train(mixed, images(), one, seed=0, checkpoint=path)
@@ -293,6 +294,74 @@ def test_labels_that_are_no_class_of_the_model_are_refused(part, label):
     getattr(source, f"{part}_labels")[4] = label
     with pytest.raises(ValueError, match=rf"the labels of {part} must be in 0..2, .* got {label}"):
         train(model(), source, RECIPE, seed=0)
+
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_recorded_steps_are_the_steps(dtype):
+    """The last batch of an epoch is smaller, and goes without; the same kernels, but for the order of their sums."""
+    found = []
+    for graph in (False, True):
+        net, source = model(dtype=dtype), images()
+        run = train(net, source if dtype == torch.float32 else double(source), RECIPE, seed=0, device="cuda",
+                    graph=graph)  # fmt: skip
+        found.append((run.final["train_loss"], weights(net)))
+    assert found[1][0] == pytest.approx(found[0][0], rel=1e-3 if dtype == torch.float32 else 1e-10)
+    scale = 1e-2 if dtype == torch.float32 else 1e-9
+    for name, value in found[0][1].items():
+        torch.testing.assert_close(found[1][1][name], value, rtol=scale, atol=scale)
+
+
+@needs_gpu
+def test_a_run_on_a_gpu_goes_on_from_its_checkpoint(tmp_path):
+    path, runs = tmp_path / "run.safetensors", []
+    for stop in (2, None):
+        def stopping(entry, stop=stop):
+            if entry["epoch"] == stop:
+                raise KeyboardInterrupt
+
+        net = model(dtype=torch.float32)
+        try:
+            runs.append(train(net, images(), RECIPE, seed=0, device="cuda", graph=True, checkpoint=path,
+                              progress=stopping))  # fmt: skip
+        except KeyboardInterrupt:
+            runs.append(None)
+    whole = train(model(dtype=torch.float32), images(), RECIPE, seed=0, device="cuda", graph=True)
+    assert runs[0] is None and runs[1].sessions == 2
+    assert runs[1].final["train_loss"] == pytest.approx(whole.final["train_loss"], rel=1e-3)
+
+
+@needs_gpu
+def test_recorded_steps_meet_a_loss_that_is_not_finite():
+    with pytest.raises(NonFiniteLoss, match="the loss is nan"):
+        train(model(dtype=torch.float32), images(), replace(RECIPE, rate=1e30, clip=None), seed=0, device="cuda",
+              graph=True)  # fmt: skip
+
+
+def test_a_run_names_every_device_that_took_its_steps():
+    begun = loop.Run(steps=3, device="NVIDIA H200")
+    assert loop._devices(loop.Run(), "cpu") == "cpu"
+    assert loop._devices(begun, "NVIDIA H200") == "NVIDIA H200"
+    both = replace(begun, device=loop._devices(begun, "cpu"))
+    assert both.device == "NVIDIA H200, then cpu" and loop._devices(both, "cpu") == both.device
+
+
+@pytest.mark.parametrize("name", ["mixed", "graph"])
+def test_flags_are_flags(name):
+    with pytest.raises(ValueError, match=name):
+        train(model(), images(), RECIPE, seed=0, **{name: "yes"})
+
+
+def test_recording_changes_nothing_on_a_cpu():
+    found = []
+    for graph in (False, True):
+        net = model()
+        train(net, double(images()), RECIPE, seed=0, graph=graph)
+        found.append(weights(net))
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
 
 
 def test_a_step_on_the_cpu_seeds_no_other_device(monkeypatch):

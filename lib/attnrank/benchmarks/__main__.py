@@ -10,15 +10,16 @@ import argparse
 import functools
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, KeysView
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 
 from attnrank import sweep
 from attnrank.benchmarks import processor
-from attnrank.experiments.measuring_speed.cases import on
+from attnrank.experiments.measuring_speed.cases import GPU_CASES, on
 from attnrank.experiments.measuring_speed.speed import EXPERIMENTS
 
 
@@ -37,6 +38,8 @@ def main(arguments: list[str] | None = None) -> None:
     tables = {name: table[table.processor == processor()] for name, table in tables.items()}
     print(tables["speed"]["machine"].iloc[0], "\n")
     print("\n".join(map(line, tables["speed"].to_dict("records"))), "\n")
+    if not torch.cuda.is_available():
+        print("not measured here, for want of a GPU:", len(GPU_CASES), "rows\n")
     print("Gflop/s, useful operations over time; and the peak of a square product in the same rounds")
     columns = ["path", "n", "d_h", "threads", "rate", "peak"]
     print(tables["roofline"][columns].to_string(index=False, float_format="%.1f"))
@@ -56,7 +59,7 @@ def measure_all(quick: bool, folder: Path) -> dict[str, pd.DataFrame]:
 def measure(name: str, stored: str, quick: bool, folder: Path) -> pd.DataFrame:
     """All rows of a table, measured now on the processor at hand; rows of others in the folder stay as they are."""
     experiment = EXPERIMENTS[name]
-    settings = experiment.quick if quick else on([processor()], [dict(x) for x in _cases(experiment.paper)])
+    settings = experiment.quick if quick else on([processor()], _cases(experiment.paper))
     options: dict[str, Any] = {name: getattr(experiment, name) for name in ("chapter", "repeats", "version")}
     if wanted := _interrupted(stored, folder):
         return sweep.run(stored, experiment.function, wanted, folder=folder, **options)
@@ -72,9 +75,11 @@ def measure(name: str, stored: str, quick: bool, folder: Path) -> pd.DataFrame:
     return sweep.run(stored, experiment.function, kept + settings, folder=folder, **options)
 
 
-def _cases(rows: list[sweep.Setting]) -> KeysView[tuple]:
-    """The rows without their processor, each once."""
-    return dict.fromkeys(tuple((k, v) for k, v in row.items() if k != "processor") for row in rows).keys()
+def _cases(rows: list[sweep.Setting]) -> list[sweep.Setting]:
+    """The rows without their processor, each once; those of a GPU only where there is one."""
+    each = dict.fromkeys(tuple((k, v) for k, v in row.items() if k != "processor") for row in rows)
+    devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    return [case for case in map(dict, each) if case.get("device", "cpu") in devices]
 
 
 def _interrupted(name: str, folder: Path) -> list[sweep.Setting]:

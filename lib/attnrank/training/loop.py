@@ -10,15 +10,15 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from tqdm import tqdm
 
 from attnrank import _check
 from attnrank.training import identity
 from attnrank.training.measure import attention_ranks
-from attnrank.training.recipe import Recipe, decay_groups, learning_rate
+from attnrank.training.recipe import Recipe, learning_rate
 from attnrank.training.source import Source, generator_of
 from attnrank.training.state import Run, State
+from attnrank.training.step import Found, Step
 
 REMEDY = "lower the recipe's rate, lengthen its warm-up, or clip"
 
@@ -34,6 +34,8 @@ def train(
     *,
     seed: int,
     device: torch.device | str = "cpu",
+    mixed: bool = True,
+    graph: bool = False,
     probe: Tensor | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_seconds: float = 60.0,
@@ -47,10 +49,12 @@ def train(
 
     Parameters
     ----------
-    model : gives logits (..., classes) for inputs; moved to the device. Its dtype is kept; on a GPU the forward pass
-        of float32 models runs in bfloat16 by autocast.
+    model : gives logits (..., classes) for inputs; moved to the device. Its dtype is kept.
     source : see `Source`; moved to the device.
     seed : >= 0; with the number of the step it decides every batch. It does not touch the weights that are there.
+    mixed : on a GPU, run the forward pass of float32 models in bfloat16 by autocast. Elsewhere it changes nothing.
+    graph : on a GPU, record a step as CUDA graphs and replay them, which trains small models several times as fast;
+        the model must not look at its numbers, to check them say. Elsewhere it changes nothing.
     probe : inputs on which attention ranks are taken before training and after each epoch; None: never.
     checkpoint : a file that is written after each epoch and every ``checkpoint_seconds``, and from which the run goes
         on if it is there; ``model`` is then what it was before training, drawn again, or the model of a call that was
@@ -72,19 +76,22 @@ def train(
     """
     seed = _check.integer("seed", seed, minimum=0)
     device = _device(device)
+    _check.flag("mixed", mixed)
+    _check.flag("graph", graph)
     model.to(device)
     source = source.to(device)
-    optimizer = torch.optim.AdamW(decay_groups(model, recipe.decay), lr=recipe.rate, betas=(recipe.beta1, recipe.beta2))
+    step = Step(model, recipe, mixed=mixed, graph=graph)
     path = None if checkpoint is None else Path(checkpoint).resolve()
     details = {} if path is None else identity.details(model, source, probe, path)
-    state = State(model, optimizer, identity.of_run(model, source, recipe, seed), details, path, checkpoint_seconds)
+    which = identity.of_run(model, source, recipe, seed)
+    state = State(model, step.optimizer, which, details, path, checkpoint_seconds)
     total, steps = recipe.epochs * source.steps(recipe.batch), source.steps(recipe.batch)
     stream = sys.stderr
     shown = stream is sys.__stderr__ and stream is not None and stream.isatty()
 
     def close_epoch(entry: dict) -> None:
         tested = source.test(model)
-        _require_finite(tested, f"epoch {entry['epoch']}, at the step size {entry['rate']:.3g}", state.kept)
+        _require_finite_test(tested, f"epoch {entry['epoch']}, at the step size {entry['rate']:.3g}", state.kept)
         ranks = {} if probe is None else {"ranks": attention_ranks(model, probe)}
         state.run.epochs.append(entry | tested | ranks)
         state.save()
@@ -95,7 +102,7 @@ def train(
         if path is not None:
             identity.remember(model, path, details)
         if run.steps < total or not run.epochs:  # else there is nothing left to do: the run was made elsewhere
-            run.device = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+            run.device = _devices(run, torch.cuda.get_device_name(device) if device.type == "cuda" else device.type)
             run.threads = torch.get_num_threads()
         if started is not None:
             started(run)
@@ -103,20 +110,21 @@ def train(
             close_epoch({"epoch": 0, "rate": 0.0, "train_loss": None, "train_accuracy": None})
         with tqdm(total=total, initial=run.steps, desc=label, unit="step", disable=not shown) as bar:
             while run.steps < total:
-                epoch, step = divmod(run.steps, steps)
-                inputs, targets = source.batch(seed, epoch, step, recipe.batch)
+                epoch, place = divmod(run.steps, steps)
+                inputs, targets = source.batch(seed, epoch, place, recipe.batch)
                 rate = learning_rate(run.steps, total, recipe)
-                where = f"epoch {epoch + 1}, step {step}"
-                with _randomness(device, seed, epoch, step):
-                    loss, right = _step(model, optimizer, recipe, rate, inputs, targets, where, state.kept)
-                state.count(loss, right, targets.numel())
+                with _randomness(device, seed, epoch, place):
+                    found = step.gradient(inputs, targets)
+                _require_finite(found, f"in epoch {epoch + 1}, step {place}, at the step size {rate:.3g}", state.kept)
+                step.move(rate)
+                state.count(found.loss, found.right, targets.numel())
                 run.steps += 1
                 if shown:
                     speed = len(inputs) * (bar.format_dict["rate"] or 0.0)
                     bar.set_postfix_str(f"loss {state.loss:.3f}, accuracy {state.accuracy:.3f}, {speed:.0f} inputs/s",
                                         refresh=False)
                 bar.update()
-                if step == steps - 1:
+                if place == steps - 1:
                     means = {"train_loss": state.loss, "train_accuracy": state.accuracy}
                     state.reset()
                     close_epoch({"epoch": epoch + 1, "rate": rate} | means)
@@ -137,32 +145,11 @@ def _device(device: torch.device | str) -> torch.device:
     return found
 
 
-def _step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, recipe: Recipe, rate: float, inputs: Tensor, targets: Tensor,
-    where: str, kept: str,
-) -> tuple[float, int]:
-    """One step; return the loss and the number of right answers before it. ``where``, ``kept``: for the message."""
-    model.train()
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-    with torch.autocast(inputs.device.type, torch.bfloat16, enabled=_mixed(model, inputs)):
-        logits = model(inputs)
-    logits = logits.flatten(0, -2)
-    logits = logits if logits.dtype == torch.float64 else logits.float()
-    targets = targets.flatten()
-    loss = F.cross_entropy(logits, targets, label_smoothing=recipe.smoothing)
-    value = loss.item()
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()
-    limit = math.inf if recipe.clip is None else recipe.clip
-    length = nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], limit).item()
-    if not math.isfinite(value) or not math.isfinite(length):
-        raise NonFiniteLoss(
-            f"the loss is {value} and its gradient has length {length} in {where}, at the step size {rate:.3g}: "
-            f"{REMEDY}{kept}"
-        )
-    optimizer.step()
-    return value, int((logits.argmax(-1) == targets).sum())
+def _devices(run: Run, here: str) -> str:
+    """Which devices take the steps of a run, in this order: most often one."""
+    if not run.steps or run.device == here or run.device.endswith(f", then {here}"):
+        return here if not run.steps else run.device
+    return f"{run.device}, then {here}"
 
 
 @contextmanager
@@ -174,12 +161,14 @@ def _randomness(device: torch.device, *numbers: int) -> Iterator[None]:
         yield
 
 
-def _require_finite(tested: dict, where: str, kept: str) -> None:
+def _require_finite(found: Found, where: str, kept: str) -> None:
+    if not found.finite:
+        raise NonFiniteLoss(f"the loss is {found.loss} and its gradient has length {found.length} {where}: "
+                            f"{REMEDY}{kept}")
+
+
+def _require_finite_test(tested: dict, where: str, kept: str) -> None:
     """Stop a run whose last step of an epoch spoiled the weights: the loss of that step was taken before it."""
     loss = tested.get("test_loss", 0.0)
     if not math.isfinite(loss):
         raise NonFiniteLoss(f"the test loss is {loss} after {where}: {REMEDY}{kept}")
-
-
-def _mixed(model: nn.Module, inputs: Tensor) -> bool:
-    return inputs.device.type == "cuda" and next(model.parameters()).dtype == torch.float32

@@ -22,7 +22,8 @@ class Run:
     An entry has ``epoch``, ``rate`` (of the last step), ``train_loss`` and ``train_accuracy`` (of the augmented batches
     as they were met; missing at epoch 0), what the source's test gives (``test_loss``, ``test_accuracy``), and
     ``ranks``, the rows of `attention_ranks` on the probe batch. ``seconds`` is the time spent training, all sessions
-    together and probing and testing included. ``device`` and ``threads`` are those of the last step that was taken.
+    together and probing and testing included. ``threads`` are those of the last step that was taken; ``device`` is what
+    took the steps: "NVIDIA H200, then cpu" where the run went on elsewhere.
     """
 
     epochs: list[dict] = field(default_factory=list)
@@ -128,7 +129,8 @@ class State:
         for key, value in tensors.items():
             if key.startswith("optimizer."):
                 name, _, kind = key.removeprefix("optimizer.").rpartition(".")
-                place = value.device if kind == "step" else parameters[name].device
+                apart = kind == "step" and not self.optimizer.defaults["capturable"]  # counted on the CPU
+                place = value.device if apart else parameters[name].device
                 self.optimizer.state[parameters[name]][kind] = value.to(place)
         self.run = Run(**record["progress"])
         self.run.sessions += 1

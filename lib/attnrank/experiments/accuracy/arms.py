@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from attnrank import _check
 from attnrank.sweep import Setting
 
-#: The models that are compared, the smallest for photographs and for digits, and a larger one: d = h d_h.
+#: The models that are compared, the smallest for photographs and for digits, and larger ones: d = h d_h.
 BASES = {
     "photographs": {"width": 64, "depth": 3, "heads": 4, "qk_dim": 16, "value_dim": 16, "mlp_width": 128},
     "digits": {"width": 32, "depth": 2, "heads": 4, "qk_dim": 8, "value_dim": 8, "mlp_width": 64},
     "large photographs": {"width": 128, "depth": 4, "heads": 4, "qk_dim": 32, "value_dim": 32, "mlp_width": 256},
+    "wide photographs": {"width": 192, "depth": 4, "heads": 6, "qk_dim": 32, "value_dim": 32, "mlp_width": 384},
 }
 
 

@@ -13,6 +13,8 @@ PROCESSORS = (
     "Intel(R) Xeon(R) Processor @ 2.50GHz (family 6, model 85)",
     "AMD EPYC (family 25, model 1)",
 )
+#: Processors of machines with a GPU, whose rows of a GPU are published; the column ``machine`` names the GPU.
+WITH_GPU = ("Intel(R) Xeon(R) Processor (family 6, model 207)",)
 
 
 def on(processors: Iterable[str], rows: list[Setting]) -> list[Setting]:
@@ -67,6 +69,8 @@ CASES = [
     *_rows("eigenvalues", [(n, d_h, 16) for n in (256, 512) for d_h in (8, 64)], "", dtypes=("float64",)),
     *_rows("spectrum, temperature 1", [(256, 8, 16), (512, 64, 16)], "", dtypes=("float64",), rounds=5),
     *_rows("spectrum, relative", [(256, 8, 16), (512, 64, 16)], "", dtypes=("float64",), rounds=5),
+]
+GPU_CASES = [
     *_rows("argmax", [(512, 64, 16)], ">= 1", device="cuda"),
     *_rows("product", [(131072, 64, 1)], ">= 0.8", device="cuda"),
     *_rows("memory", [(1000000, 64, 1)], "<= 1", device="cuda"),

@@ -14,7 +14,16 @@ from attnrank import _check
 from attnrank.benchmarks import CONTESTS, compare, extra_gpu_memory, extra_memory, interleaved, machine, processor
 from attnrank.benchmarks.contests import dense_path, queries_and_keys, tiled_product
 from attnrank.experiments.experiment import Experiment, Measured
-from attnrank.experiments.measuring_speed.cases import CASES, PROCESSORS, QUICK, ROOFLINE, ROOFLINE_QUICK, on
+from attnrank.experiments.measuring_speed.cases import (
+    CASES,
+    GPU_CASES,
+    PROCESSORS,
+    QUICK,
+    ROOFLINE,
+    ROOFLINE_QUICK,
+    WITH_GPU,
+    on,
+)
 from attnrank.ranks import hardmax_rank
 from attnrank.sweep import Setting
 
@@ -146,7 +155,7 @@ EXPERIMENTS = {
         "How fast are the rank routines beside what they replace, and beside the floor that they cannot beat?",
         speed,
         quick=on([processor()], QUICK),
-        paper=on(PROCESSORS, CASES),
+        paper=on(PROCESSORS, CASES) + on(WITH_GPU, GPU_CASES),
         chapter="measuring_speed",
         repeats=Measured(),
         version=2,
