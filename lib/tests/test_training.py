@@ -341,6 +341,37 @@ def test_recorded_steps_meet_a_loss_that_is_not_finite():
               graph=True)  # fmt: skip
 
 
+def test_whole_batches_are_replayed_and_the_last_of_an_epoch_is_not(monkeypatch):
+    """Without a GPU: what is replayed is computed again instead."""
+    replayed, recorded = [], []
+
+    class Recorded:
+        def __init__(self, step, inputs, targets):
+            self.step, self.size = step, len(inputs)
+            self.moving = SimpleNamespace(replay=step.optimizer.step)
+            recorded.append(step.made)
+
+        def fits(self, inputs, targets):
+            return len(inputs) == self.size
+
+        def gradient(self, inputs, targets):
+            replayed.append(len(inputs))
+            return self.step.compute(inputs, targets)
+
+    class Recording(one_step.Step):
+        def __init__(self, *given, **options):
+            super().__init__(*given, **options)
+            self.graph = options["graph"]
+
+    monkeypatch.setattr(one_step, "_Recorded", Recorded)
+    monkeypatch.setattr(loop, "Step", Recording)
+    plain, again = model(), model()  # 50 images in batches of 16: the fourth, with which recording could begin, has 2
+    train(plain, double(images()), RECIPE, seed=0)
+    train(again, double(images()), RECIPE, seed=0, graph=True)
+    assert recorded == [4] and replayed == 6 * [16]
+    torch.testing.assert_close(weights(again), weights(plain), rtol=0, atol=0)
+
+
 def test_a_run_names_every_device_that_took_its_steps():
     begun = loop.Run(steps=3, device="NVIDIA H200")
     assert loop._devices(loop.Run(), "cpu") == "cpu"

@@ -33,8 +33,8 @@ class Step:
 
     ``mixed``: on a GPU the forward pass of float32 models runs in bfloat16 by autocast.
     ``graph`` (on a GPU): after `WARM` steps the kernels of a step are recorded in two CUDA graphs, and from then on
-    started by a call each; those of a small model take several times as long to start from Python as to run. A batch of
-    another size, the last one of an epoch, goes without.
+    started by a call each; those of a small model take several times as long to start from Python as to run. The last
+    batch of an epoch, if it is smaller, goes without.
     """
 
     def __init__(self, model: nn.Module, recipe: Recipe, *, mixed: bool = True, graph: bool = False) -> None:
@@ -53,7 +53,7 @@ class Step:
     def gradient(self, inputs: Tensor, targets: Tensor) -> Found:
         """Take the gradient of the loss of a batch, clipped."""
         self.model.train()
-        if self.graph and self._recorded is None and self.made >= WARM:
+        if self.graph and self._recorded is None and self.made >= WARM and len(inputs) == self.recipe.batch:
             self._recorded = _Recorded(self, inputs, targets)
         self._replayed = self._recorded is not None and self._recorded.fits(inputs, targets)
         if self._replayed and self._recorded is not None:
