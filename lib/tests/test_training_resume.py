@@ -390,7 +390,7 @@ def test_checkpoints_are_safetensors_and_json(tmp_path):
 
 
 def test_device_and_threads_are_those_of_the_training(tmp_path, monkeypatch):
-    """Not of a table that collects a run which is finished; of a session that goes on with it."""
+    """Not of a table that collects a run which is finished; of a session that goes on with it, beside those before."""
     path = tmp_path / "run.safetensors"
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
     run = train(model(), double(images()), RECIPE, seed=1, checkpoint=path)
@@ -408,7 +408,7 @@ def test_device_and_threads_are_those_of_the_training(tmp_path, monkeypatch):
     del record["progress"]["threads"]  # as in files that were written before it came in
     training.save(path, tensors, record)
     run = train(model(), double(images()), RECIPE, seed=1, checkpoint=path)
-    assert (run.device, run.threads) == ("cpu", torch.get_num_threads())
+    assert (run.device, run.threads) == ("NVIDIA H100, then cpu", torch.get_num_threads())
 
 
 class Dropping(torch.nn.Module):
