@@ -24,10 +24,10 @@ from attnrank.benchmarks import (
     probing,
     processor,
 )
-from attnrank.benchmarks.__main__ import line, main
+from attnrank.benchmarks.__main__ import _cases, line, main
 from attnrank.benchmarks.contests import TILE, one_hot_rank, queries_and_keys, tiled_product
 from attnrank.experiments import EXPERIMENTS
-from attnrank.experiments.measuring_speed import speed
+from attnrank.experiments.measuring_speed import cases, speed
 from attnrank.ranks import hardmax_rank
 
 
@@ -270,6 +270,16 @@ def test_tables_of_times_are_marked_and_hold_every_bar():
         ("spectrum", 512, 64, "cuda", ">= 10"),
     } <= bars
     assert math.isclose(1 / 0.8, 1.25) and 1 / 0.952 < 1.0505  # as times: at most 1.25 of the floor, at most 5% more
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_rows_of_a_gpu_are_measured_where_there_is_one(there, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    found = _cases(EXPERIMENTS["speed"].paper)
+    assert {case["device"] for case in found} == ({"cpu", "cuda"} if there else {"cpu"})
+    assert sum(case["device"] == "cuda" for case in found) == there * len(cases.GPU_CASES)
+    assert not any("processor" in case for case in found)
+    assert len(_cases(EXPERIMENTS["roofline"].paper)) == len(cases.ROOFLINE)
 
 
 def test_the_quick_rows_claim_nothing():

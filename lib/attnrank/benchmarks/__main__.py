@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
     tables = {name: table[table.processor == processor()] for name, table in tables.items()}
     print(tables["speed"]["machine"].iloc[0], "\n")
     print("\n".join(map(line, tables["speed"].to_dict("records"))), "\n")
-    if not torch.cuda.is_available():
+    if not options.quick and not torch.cuda.is_available():
         print("not measured here, for want of a GPU:", len(GPU_CASES), "rows\n")
     print("Gflop/s, useful operations over time; and the peak of a square product in the same rounds")
     columns = ["path", "n", "d_h", "threads", "rate", "peak"]

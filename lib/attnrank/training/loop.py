@@ -54,7 +54,8 @@ def train(
     seed : >= 0; with the number of the step it decides every batch. It does not touch the weights that are there.
     mixed : on a GPU, run the forward pass of float32 models in bfloat16 by autocast. Elsewhere it changes nothing.
     graph : on a GPU, record a step as CUDA graphs and replay them, which trains small models several times as fast;
-        the model must not look at its numbers, to check them say. Elsewhere it changes nothing.
+        what the model does must not depend on the numbers it computes (a check for NaN, say). Elsewhere it changes
+        nothing.
     probe : inputs on which attention ranks are taken before training and after each epoch; None: never.
     checkpoint : a file that is written after each epoch and every ``checkpoint_seconds``, and from which the run goes
         on if it is there; ``model`` is then what it was before training, drawn again, or the model of a call that was
@@ -147,9 +148,8 @@ def _device(device: torch.device | str) -> torch.device:
 
 def _devices(run: Run, here: str) -> str:
     """Which devices take the steps of a run, in this order: most often one."""
-    if not run.steps or run.device == here or run.device.endswith(f", then {here}"):
-        return here if not run.steps else run.device
-    return f"{run.device}, then {here}"
+    before = run.device.split(", then ") if run.steps else []
+    return ", then ".join(before if before[-1:] == [here] else [*before, here])
 
 
 @contextmanager

@@ -48,18 +48,16 @@ class Step:
         self.parameters = [value for group in self.optimizer.param_groups for value in group["params"]]
         self.made = 0
         self._recorded: _Recorded | None = None
-        self._replayed = False
+        self._replayed: _Recorded | None = None  # in the step at hand
 
     def gradient(self, inputs: Tensor, targets: Tensor) -> Found:
         """Take the gradient of the loss of a batch, clipped."""
         self.model.train()
         if self.graph and self._recorded is None and self.made >= WARM and len(inputs) == self.recipe.batch:
             self._recorded = _Recorded(self, inputs, targets)
-        self._replayed = self._recorded is not None and self._recorded.fits(inputs, targets)
-        if self._replayed and self._recorded is not None:
-            found = self._recorded.gradient(inputs, targets)
-        else:
-            found = self.compute(inputs, targets)
+        fits = self._recorded is not None and self._recorded.fits(inputs, targets)
+        self._replayed = self._recorded if fits else None
+        found = (self._replayed.gradient if self._replayed else self.compute)(inputs, targets)
         loss, length, right = found.tolist()  # the only wait for the GPU
         return Found(loss, length, int(right))
 
@@ -70,8 +68,8 @@ class Step:
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
-        if self._replayed and self._recorded is not None:
-            self._recorded.moving.replay()
+        if self._replayed:
+            self._replayed.moving.replay()
         else:
             self.optimizer.step()
         self.made += 1

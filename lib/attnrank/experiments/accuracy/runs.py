@@ -121,7 +121,7 @@ def untrained(setting: Setting) -> VisionTransformer:
 
 
 def is_wide(setting: Setting) -> bool:
-    """Is this a model for a GPU? Smaller ones take no longer there in float32, and compare with those of a CPU."""
+    """Is this a model for a GPU? Smaller ones are trained in float32 there, too: their rows compare with a CPU's."""
     return setting["width"] >= WIDE
 
 

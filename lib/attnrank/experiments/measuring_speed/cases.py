@@ -13,7 +13,8 @@ PROCESSORS = (
     "Intel(R) Xeon(R) Processor @ 2.50GHz (family 6, model 85)",
     "AMD EPYC (family 25, model 1)",
 )
-#: Processors of machines with a GPU, whose rows of a GPU are published; the column ``machine`` names the GPU.
+#: Processors of machines with a GPU, whose rows of a GPU are published; the column ``machine`` names the GPU. The
+#: command measures all rows there: one that it is run on is added to both.
 WITH_GPU = ("Intel(R) Xeon(R) Processor (family 6, model 207)",)
 
 
