@@ -6,9 +6,9 @@
   // Bound / n, the normal quantile of 1 - 1/n and the saturated head dimension: polynomials of the logarithms.
   const polynomial = (rows, n, d_h, range) => chebyshev(rows.map(row => chebyshev(row, place(d_h, range))), place(n, data().lengths))
   // Under a causal mask: the logarithm of what the limit for large heads exceeds it by; head dimension 1 has a closed form.
-  const records = n => { let total = 1; for (let i = n; i > 1; i--) total += 2 / i; return total / n }
+  const line = n => { let total = 1; for (let i = n; i > 1; i--) total += (2 - 2 ** (2 - i)) / i; return total / n }
   const bound = (n, d_h, causal) => !causal ? polynomial(data().bound, n, d_h, data().head_dims)
-    : d_h === 1 ? records(n) : Explorables.barrier(n, true) / n - Math.exp(polynomial(data().causal.loss, n, d_h, data().causal.head_dims))
+    : d_h === 1 ? line(n) : Explorables.barrier(n, true) / n - Math.exp(polynomial(data().causal.loss, n, d_h, data().causal.head_dims))
   const quantile = n => chebyshev(data().quantile, place(n, data().lengths))
   // Under a causal mask by halving; the least real head dimension from 2 on, or 1.
   const halved = (n, gap) => {

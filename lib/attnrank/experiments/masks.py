@@ -55,7 +55,7 @@ EXPERIMENTS = {
         paper=grid(n=[4, 16, 64, 100, 256, 1024], d_h=[1, 2, 4, 8, 16, 64, 512]),
         chapter="masks",
         repeats=Rounding(1e-9),
-        version=2,
+        version=3,
     ),
     "window_heads": Experiment(
         "What is the rank of a random head that sees a sliding window?",

@@ -94,7 +94,7 @@ def causal_head_dim_bound(n: int, d_h: int) -> float:
     Parameters
     ----------
     n : number of tokens, >= 1.
-    d_h : head dimension, >= 1. For d_h = 1 only record keys can win, and the bound is 1 + 2/2 + 2/3 + ... + 2/n.
+    d_h : head dimension, >= 1. For d_h = 1 the mean itself is returned, ``1 + sum_{i=2}^n (2 - 2^(2-i)) / i``.
 
     Returns
     -------
@@ -116,7 +116,7 @@ def causal_head_dim_bound(n: int, d_h: int) -> float:
     if n <= 2:
         return 1.0 if n == 1 else 1.5
     if d_h == 1:
-        return float(2.0 * (special.digamma(n + 1.0) + np.euler_gamma) - 1.0)
+        return _mean_in_one_dimension(n)
     x, weights, norm = _norm_rule(n, d_h)
     lengths = np.unique(np.geomspace(2, n, max(12, round(LENGTHS * math.log10(n)))).round().astype(int))
     survival = np.array([_largest_log_survival(x, norm, int(i), d_h) for i in lengths])
@@ -124,6 +124,13 @@ def causal_head_dim_bound(n: int, d_h: int) -> float:
     e = np.exp(interpolate.CubicSpline(np.log(lengths), np.log(survival + 1e-300))(np.log(i)))
     picked = _sums_from(i, -np.expm1(-_sums_from(i, e)))[0]
     return 1.0 + float(np.sum(weights * picked) / weights.sum())
+
+
+def _mean_in_one_dimension(n: int) -> float:
+    """1 + the sum of (2 - 2^(2-i)) / i over i = 2..n; what lies beyond 2^-60 is left out."""
+    i = np.arange(2, min(n, 60) + 1)
+    harmonic = special.digamma(n + 1.0) + np.euler_gamma
+    return float(2.0 * harmonic - 1.0 - np.sum(2.0 ** (2 - i) / i))
 
 
 def _norm_rule(n: int, d_h: int) -> tuple[np.ndarray, np.ndarray, Callable[[np.ndarray], np.ndarray]]:
