@@ -169,6 +169,7 @@ def test_non_finite_loss_stops_the_run_and_keeps_what_was_good(bad, tmp_path):
     path, size = tmp_path / "run.safetensors", "the loss is (nan|inf)" if bad == "loss" else r"the loss is \d\S* .* inf"
     with pytest.raises(NonFiniteLoss, match=rf"^{size}.* epoch 2, step 2, at the step size .*lower .* after 4 steps$"):
         train(net, source, RECIPE, seed=0, checkpoint=path, started=runs.append)
+    assert not any(part.training for part in net.modules())
     assert [entry["epoch"] for entry in runs[0].epochs] == [0, 1]
     stored, record = training.load(path)
     assert record["progress"]["steps"] == 4

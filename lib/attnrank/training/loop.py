@@ -45,7 +45,7 @@ def train(
 ) -> Run:
     """Train a model in place and return its `Run`; on a terminal a bar shows loss, accuracy, speed and remaining time.
 
-    The model is left in evaluation mode, also where a checkpoint says that it was trained already.
+    The model is left in evaluation mode, also where a checkpoint says that it was trained already, or training stops.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def train(
         if progress is not None:
             progress(state.run.epochs[-1])
 
-    with state.resumed(total) as run:
+    with state.resumed(total) as run, _left_in_evaluation(model):
         if path is not None:
             identity.remember(model, path, details)
         if run.steps < total or not run.epochs:  # else there is nothing left to do: the run was made elsewhere
@@ -131,7 +131,6 @@ def train(
                     close_epoch({"epoch": epoch + 1, "rate": rate} | means)
                 else:
                     state.save_if_due()
-    model.eval()
     return run
 
 
@@ -150,6 +149,14 @@ def _devices(run: Run, here: str) -> str:
     """Which devices take the steps of a run, in this order: most often one."""
     before = run.device.split(", then ") if run.steps else []
     return ", then ".join(before if before[-1:] == [here] else [*before, here])
+
+
+@contextmanager
+def _left_in_evaluation(model: nn.Module) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        model.eval()
 
 
 @contextmanager
