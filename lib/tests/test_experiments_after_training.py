@@ -24,7 +24,8 @@ def test_single_heads_of_own_models_are_those_of_the_runs():
         rows = reviews if dataset == "imdb" else vits
         wanted = setting | {"layer": layer, "epoch": setting["epochs"] if weights == "trained" else 0}
         found = rows[np.logical_and.reduce([rows[name] == value for name, value in wanted.items()])]
-        assert len(found) == 1 and abs(found["hardmax"].iloc[0] - mean) < 1e-12
+        error = 1e-12 if dataset == "imdb" else 5.1e-7  # accuracy_ranks has six decimals
+        assert len(found) == 1 and abs(found["hardmax"].iloc[0] - mean) < error
 
 
 def test_a_head_of_an_untrained_own_model_by_its_queries_and_keys():

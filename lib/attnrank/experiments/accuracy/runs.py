@@ -91,9 +91,11 @@ def accuracy_ranks(
     """Ranks / n of one layer (from 1) after one epoch of a run of `accuracy`: mean, least and largest over the heads.
 
     ``hardmax`` on 32 test images; of the softmax the numerical rank at 0.1 and 0.01, and the stable rank, on 8 of them.
+    All to six decimals: of so many rows the table has no use for more.
     """
     setting = setting_of(locals(), "epoch", "layer")
-    return ranks_of_layer(_epoch(setting, epoch).get("ranks"), layer)
+    ranks = ranks_of_layer(_epoch(setting, epoch).get("ranks"), layer)
+    return {name: None if value is None else round(value, 6) for name, value in ranks.items()}
 
 
 def configuration(setting: Setting) -> TransformerConfig:

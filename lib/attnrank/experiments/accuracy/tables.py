@@ -161,6 +161,7 @@ EXPERIMENTS = {
         quick=_layers(_TINY),
         paper=_layers(finished()),
         repeats=Statistical(_RANKS, before={"epoch": 0}),  # measured in float64 from the weights as drawn
+        version=2,
         **_OF_RUNS,
     ),
 }
