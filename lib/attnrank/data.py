@@ -103,7 +103,7 @@ def images(
     coded, labels = _drawn(_tables(name, split, folder, revision), source, count, generator)
     values = coded.to(torch.float64).div_(source.white)
     if standardise:
-        mean, std = torch.tensor([source.mean, source.std], dtype=torch.float64)[:, :, None, None]
+        mean, std = torch.tensor([source.mean, source.std], dtype=torch.float64, device="cpu")[:, :, None, None]
         values.sub_(mean).div_(std)
     return values, labels
 
@@ -154,7 +154,7 @@ def _rows(total: int, count: int | None, generator: torch.Generator | None) -> n
         raise ValueError(f"count must be at most the {total} rows there are, got {count}")
     if generator is None:
         return np.arange(count)
-    return torch.randperm(total, generator=_check.generator("generator", generator))[:count].numpy()
+    return torch.randperm(total, generator=_check.generator("generator", generator), device="cpu")[:count].numpy()
 
 
 def _image_source(name: str, split: str) -> Source:

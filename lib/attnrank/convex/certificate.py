@@ -85,7 +85,7 @@ def check(
         value, dual = (torch.logaddexp(u, 0 * u) - y * u).sum(), (entropy(q) + entropy(1 - q)).sum()
     else:
         value, dual = torch.logsumexp(u, 1).sum() - (y * u).sum(), entropy(q).sum()
-        dual = dual if (q.sum(1) - 1).abs().max() <= 1e-9 else torch.tensor(-math.inf)
+        dual = dual if (q.sum(1) - 1).abs().max() <= 1e-9 else dual.new_tensor(-math.inf)
     return (value + beta * size(z).sum()).item(), dual.item(), (size(c).max() / beta).item()
 
 

@@ -173,7 +173,7 @@ def _selections(x: Tensor, y: Tensor, best: tuple[Tensor, Tensor], chosen: Tenso
     choice, sign = best[0][chosen], best[1][chosen]
     values = x.permute(2, 1, 0)[feature[:, None], choice] * sign[..., None]  # (count, rows, samples)
     columns = x.new_zeros(len(feature), *y.shape)
-    columns[torch.arange(len(feature)), :, :, output] = values.mT
+    columns[torch.arange(len(feature), device=x.device), :, :, output] = values.mT
     return _Selections(feature, output, choice, sign, columns.flatten(1))
 
 

@@ -88,7 +88,7 @@ def measure(attention: Attention, wanted: frozenset[str], tol: float) -> list[di
 
 def _groups(attention: Attention) -> Iterator[Group]:
     mask, (samples, heads), device = attention.mask, attention.output.shape[:2], attention.output.device
-    every = torch.arange(samples * heads).view(samples, heads)
+    every = torch.arange(samples * heads, device="cpu").view(samples, heads)
     one_sample, one_head = mask.shared
     if one_sample:
         indices = [every.flatten()] if one_head else list(every.T)
@@ -145,9 +145,11 @@ def _columns(group: Group, wanted: frozenset[str], tol: float) -> dict[str, list
     parts = []
     n, m, g = group.structure.n, group.structure.m, len(group.index)
     spectra = bool(wanted - {"hardmax"})
-    rows = torch.arange(n) if spectra or n <= CHECKED else torch.linspace(0, n - 1, CHECKED).round().long().unique()
+    rows = torch.arange(n, device=group.v.device)
+    if not spectra and n > CHECKED:
+        rows = torch.linspace(0, n - 1, CHECKED, device=group.v.device).round().long().unique()
     together = max(1, (1 << 21) // (len(rows) * m))
-    rows = slice(None) if len(rows) == n else rows.to(group.v.device)
+    rows = slice(None) if len(rows) == n else rows
     for start in range(0, g, together):
         part = slice(start, start + together)
         a = group.weights(part, rows)

@@ -110,7 +110,7 @@ def text_batches(
     whole = [part for part in parts if len(part) == length][:samples] or parts[:1]
     if {i for part in whole for i in part} <= set(tokenizer.all_special_ids):  # as an empty one, made for want of files
         raise ValueError(f"{name} has no tokenizer that could be read: it knows no token of {file}")
-    batches = [{"input_ids": torch.tensor([part])} for part in whole]
+    batches = [{"input_ids": torch.tensor([part], device="cpu")} for part in whole]
     if getattr(model.config, "is_encoder_decoder", False):
         batches = [batch | {"decoder_input_ids": batch["input_ids"]} for batch in batches]
     return batches

@@ -20,12 +20,14 @@ def crop_and_flip(
     """
     batch, _, height, width = images.shape
     pad = _check.integer("pad", pad, minimum=0)
-    shift = torch.randint(0, 2 * pad + 1, (2, batch), generator=_check.generator("generator", generator))
-    mirrored = torch.rand(batch, generator=generator) < (0.5 if flip else 0.0)
+    generator = _check.generator("generator", generator)
+    shift = torch.randint(0, 2 * pad + 1, (2, batch), generator=generator, device="cpu")
+    mirrored = torch.rand(batch, generator=generator, device="cpu") < (0.5 if flip else 0.0)
     if not pad and not flip:
         return images
-    rows = shift[0, :, None] + torch.arange(height)
-    columns = shift[1, :, None] + torch.where(mirrored[:, None], torch.arange(width - 1, -1, -1), torch.arange(width))
+    down, across = torch.arange(height, device="cpu"), torch.arange(width, device="cpu")
+    rows = shift[0, :, None] + down
+    columns = shift[1, :, None] + torch.where(mirrored[:, None], across.flip(0), across)
     padded = F.pad(images, (pad, pad, pad, pad))
     rows, columns = rows.to(images.device), columns.to(images.device)
     each = torch.arange(batch, device=images.device)[:, None, None]
@@ -68,10 +70,11 @@ class Images(Labelled):
         for what, values in (("mean", mean), ("std", std)):  # one number would be broadcast, and three as well
             if len(values) != train[0].shape[1]:
                 raise ValueError(f"{what} must have a number for {train[0].shape[1]} channels, got {len(values)}")
-            for value in torch.as_tensor(values, dtype=torch.float64).tolist():
+            for value in torch.as_tensor(values, dtype=torch.float64, device="cpu").tolist():
                 _check.real(what, value, **({"above": 0.0} if what == "std" else {}))
         super().__init__(train, test, name=name, test_batch=test_batch)
-        self.mean, self.std = (torch.tensor(values, dtype=torch.float64)[:, None, None] for values in (mean, std))
+        of_channels = {"dtype": torch.float64, "device": train[0].device}
+        self.mean, self.std = (torch.tensor(values, **of_channels)[:, None, None] for values in (mean, std))
         self.pad, self.flip = _check.integer("pad", pad, minimum=0), _check.flag("flip", flip)
 
     @property

@@ -31,7 +31,7 @@ class Labelled:
         self.train_inputs, self.train_labels = train
         self.test_inputs, self.test_labels = test
         self.name, self.test_batch = name, _check.integer("test_batch", test_batch, minimum=1)
-        self._order: tuple[tuple[int, int, int], Tensor] = ((-1, -1, -1), torch.empty(0))
+        self._order: tuple[tuple[int, int, int], Tensor] = ((-1, -1, -1), torch.empty(0, device="cpu"))
 
     def drawn(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
         """What the model sees of training examples, changed at random if at all."""
@@ -43,7 +43,7 @@ class Labelled:
 
     def order(self, generator: torch.Generator, batch: int) -> Int64[Tensor, " rows"]:
         """The order in which an epoch meets the training examples: a random permutation, drawn on the CPU."""
-        return torch.randperm(len(self.train_labels), generator=generator)
+        return torch.randperm(len(self.train_labels), generator=generator, device="cpu")
 
     def to(self: Kind, device: torch.device) -> Kind:
         """Move the examples to a device, and return this object."""

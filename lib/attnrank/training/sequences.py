@@ -66,7 +66,7 @@ class Sequences(Labelled):
         parts = [part[lengths[part].argsort(stable=True)] for part in drawn.split(TOGETHER * batch)]
         batches = torch.cat(parts).split(batch)
         whole = [part for part in batches if len(part) == batch]
-        shuffled = [whole[i] for i in torch.randperm(len(whole), generator=generator).tolist()]
+        shuffled = [whole[i] for i in torch.randperm(len(whole), generator=generator, device="cpu").tolist()]
         return torch.cat([*shuffled, *batches[len(whole) :]])
 
     def drawn(self, inputs: Int32[Tensor, "batch length"], generator: torch.Generator) -> Int32[Tensor, "batch n"]:
@@ -74,7 +74,7 @@ class Sequences(Labelled):
         tokens = self.seen(inputs)
         if not self.hide:
             return tokens
-        hidden = (torch.rand(tokens.shape, generator=generator) < self.hide).to(tokens.device)
+        hidden = (torch.rand(tokens.shape, generator=generator, device="cpu") < self.hide).to(tokens.device)
         return tokens.masked_fill(hidden & (tokens != PADDING), self.unknown)
 
     def seen(self, inputs: Int32[Tensor, "batch length"]) -> Int32[Tensor, "batch n"]:
