@@ -70,8 +70,7 @@ RAW = re.compile(r"\$[^$\s][^$]*\$|\\[A-Za-z]{2,}|\*\*\S|\{[a-z:]+\}`|``[^`]+``|
 
 def raw_markup(path: Path) -> list[str]:
     """Markup that is read as text, outside of code and formulas: a caption with dollar signs, say."""
-    texts = [
-        text for article in parse(path).select("article") for text in article.find_all(string=True)
-        if not text.find_parent(["code", "pre", "script", "style"]) and not text.find_parent(class_="math")
-    ]  # fmt: skip
-    return [f"{path.name}: {found.group()!r} is raw" for text in texts for found in RAW.finditer(text)]
+    found = [(text, match) for article in parse(path).select("article") for text in article.find_all(string=True)
+             for match in RAW.finditer(text)]
+    return [f"{path.name}: {match.group()!r} is raw" for text, match in found
+            if not text.find_parent(["code", "pre", "script", "style"]) and not text.find_parent(class_="math")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from pathlib import Path
 
@@ -18,6 +17,7 @@ CUT = """boxes => [...document.querySelectorAll(boxes)]
     .filter(e => !e.closest('details:not([open])') && e.clientWidth > 0 && e.scrollWidth > e.clientWidth + 1)
     .map(e => `${e.scrollWidth - e.clientWidth} px of ${e.textContent.trim().slice(0, 60)}`)"""
 OUTPUTS = "article .cell_output :is(pre, .table-box, .output)"
+NO_PROSE = "details, .toggle, .dropdown, .cell, figure, table, .math, .claim, .solution"
 SHOWN = f"article .cell_input pre, {OUTPUTS}"
 
 
@@ -37,12 +37,12 @@ def too_long(tab: Page, path: Path) -> list[str]:
 
 def long_text(page: Path) -> list[str]:
     """What of a chapter has too many words of prose or too many figures; folded text is not counted."""
-    article = copy.copy(html_checks.parse(page)).select_one("article")
+    article = html_checks.parse(page).select_one("article")
     figures = len(article.select("figure"))
-    for other in article.select("details, .toggle, .dropdown, .cell, figure, table, .math, .claim, .solution"):
-        other.decompose()
-    prose = article.select("p, li:not(:has(p)), h1, h2, h3")
-    words = len(re.findall(r"\w[\w'’-]*", " ".join(part.get_text(" ") for part in prose)))
+    other = {id(part) for part in article.select(NO_PROSE)}
+    prose = [text for part in article.select("p, li:not(:has(p)), h1, h2, h3") for text in part.strings
+             if other.isdisjoint(map(id, text.parents))]
+    words = len(re.findall(r"\w[\w'’-]*", " ".join(prose)))
     faults = [f"{words} words, at most {WORDS}"] * (words > WORDS)
     faults += [f"{figures} figures, at most {FIGURES}"] * (figures > FIGURES)
     return [f"{page.name}: {fault}" for fault in faults]

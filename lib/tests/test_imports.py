@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -147,3 +149,10 @@ def test_chapters_import_each_other_without_a_circle():
     while free := {room for room, others in edges.items() if not others & edges.keys()}:
         edges = {room: others for room, others in edges.items() if room not in free}
     assert not edges, f"a circle among {sorted(edges)}"
+
+
+def test_slow_parts_of_scipy_wait_until_they_are_used() -> None:
+    slow = ("scipy.stats", "scipy.optimize", "scipy.integrate", "scipy.interpolate")
+    code = f"import sys, attnrank.sweep, attnrank.report\nprint([name for name in {slow} if name in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, encoding="utf-8", check=True)
+    assert run.stdout.strip() == "[]"

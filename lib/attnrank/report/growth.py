@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+import scipy
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from attnrank import _check
 
@@ -63,8 +63,8 @@ def fit_growth(law: str, n: ArrayLike, values: ArrayLike, fitted: int) -> Fit:
     ):
         raise ValueError(f"n must increase from at least 3 and values be positive, got {n} and {values}")
     x, y = transform(n), np.log(values) if logarithmic else values
-    line = stats.linregress(x[:fitted], y[:fitted])
-    half = stats.t.ppf(0.975, fitted - 2) * line.stderr
+    line = scipy.stats.linregress(x[:fitted], y[:fitted])
+    half = scipy.stats.t.ppf(0.975, fitted - 2) * line.stderr
     prediction = line.intercept + line.slope * x
     prediction = np.exp(prediction) if logarithmic else prediction
     error = prediction / values - 1.0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from attnrank import _check
 
@@ -34,7 +34,7 @@ def student_margin(
     ValueError : a negative or non-finite standard error, fewer than 2 samples, cases < 1, false_alarm out of range.
     """
     error, samples = _errors(standard_error), _counts(samples)
-    return stats.t.isf(_level(cases, false_alarm) / 10.0, samples - 1.0) * error
+    return scipy.stats.t.isf(_level(cases, false_alarm) / 10.0, samples - 1.0) * error
 
 
 def bernstein_margin(

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from scipy import stats
+import scipy
 
 from attnrank import _check
 from attnrank.sweep._values import Setting, Value
@@ -208,7 +208,7 @@ KINDS: dict[str, type] = {kind.kind: kind for kind in (Exact, Rounding, Statisti
 @lru_cache
 def _deviations(rate: float, comparisons: int) -> float:
     """What a standard normal value exceeds in magnitude with probability rate / comparisons."""
-    return float(stats.norm.isf(rate / (2 * comparisons)))
+    return float(scipy.stats.norm.isf(rate / (2 * comparisons)))
 
 
 def _numbers(a: Value, b: Value) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy import special, stats
+import scipy
+from scipy import special
 
 from attnrank import _check
 from attnrank._quadrature import gauss_legendre, panels, reach
@@ -28,7 +29,7 @@ def anisotropic_bound(n: int, cosine: float) -> float:
     n, c = _check.whole("n", n, minimum=1, maximum=1e20), _check.real("cosine", cosine, minimum=0.0, maximum=1.0)
     end = reach(n)
     x, weight = panels(-9.0, end, 600)
-    weight = weight * stats.norm.pdf(x)
+    weight = weight * scipy.stats.norm.pdf(x)
 
     def win(common: np.ndarray) -> np.ndarray:
         score = math.sqrt(c) * common[:, None] + math.sqrt(1.0 - c) * x[None]
@@ -42,7 +43,7 @@ def anisotropic_bound(n: int, cosine: float) -> float:
     near = np.geomspace(1e-4, 1.0, 14)
     edges = np.concatenate([np.linspace(-9.0, end, 31), low - near, [low], low + near])
     nodes, weights = gauss_legendre(np.unique(np.clip(edges, -9.0, end))[None], 20)
-    a, weights = nodes[0], weights[0] * stats.norm.pdf(nodes[0])
+    a, weights = nodes[0], weights[0] * scipy.stats.norm.pdf(nodes[0])
     with np.errstate(divide="ignore"):
         return n * float(np.sum(weights * -np.expm1(n * np.log1p(-win(a)))))
 

@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import scipy
 from numpy.polynomial import chebyshev
-from scipy import interpolate, special, stats
+from scipy import special
 
 from attnrank import _check
 from attnrank._quadrature import gauss_legendre
@@ -121,7 +122,7 @@ def causal_head_dim_bound(n: int, d_h: int) -> float:
     lengths = np.unique(np.geomspace(2, n, max(12, round(LENGTHS * math.log10(n)))).round().astype(int))
     survival = np.array([_largest_log_survival(x, norm, int(i), d_h) for i in lengths])
     i = _steps(n)
-    e = np.exp(interpolate.CubicSpline(np.log(lengths), np.log(survival + 1e-300))(np.log(i)))
+    e = np.exp(scipy.interpolate.CubicSpline(np.log(lengths), np.log(survival + 1e-300))(np.log(i)))
     picked = _sums_from(i, -np.expm1(-_sums_from(i, e)))[0]
     return 1.0 + float(np.sum(weights * picked) / weights.sum())
 
@@ -138,7 +139,7 @@ def _norm_rule(n: int, d_h: int) -> tuple[np.ndarray, np.ndarray, Callable[[np.n
 
     In long sequences only the longest keys are picked: the rule goes on to where less than 1e-10 of a key lies.
     """
-    low, high = stats.chi.ppf(1e-10 / n, d_h), stats.chi.isf(1e-10 / n, d_h)
+    low, high = scipy.stats.chi.ppf(1e-10 / n, d_h), scipy.stats.chi.isf(1e-10 / n, d_h)
 
     def norm(x: np.ndarray) -> np.ndarray:
         return low + (high - low) * x**2

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import optimize, special
+from scipy import special
 
 from attnrank import _check
 from attnrank._quadrature import gauss_legendre
@@ -114,7 +115,7 @@ def smallest_eigenvalue_bound(n: int, smallest: float) -> float:
     grid = np.linspace(equal - 25.0, -1e-12, 200)
     at = int(np.argmax(hit(grid) - slope * np.exp(grid)))
     nearby = grid[max(at - 1, 0)], grid[min(at + 1, len(grid) - 1)]
-    best = optimize.minimize_scalar(
+    best = scipy.optimize.minimize_scalar(
         lambda x: slope * math.exp(x) - float(hit(x)), bounds=nearby, method="bounded", options={"xatol": 1e-10}
     )
     return min(float(n), slope + n * max(0.0, -float(best.fun)))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import scipy
 from numpy.polynomial import chebyshev
-from scipy import special, stats
+from scipy import special
 
 from attnrank import _check
 from attnrank._quadrature import gauss_legendre, panel_edges, relevant_range
@@ -66,8 +67,8 @@ def win_probability_rule(n: int, d_h: float) -> tuple[np.ndarray, np.ndarray, np
     """
     low, high = relevant_range(
         lambda r: log_density(r, d_h) + np.log(hit_probability(np.exp(log_win_probability(r, n, d_h)), n) + 1e-300),
-        stats.chi.ppf(1e-9 / n, d_h),
-        stats.chi.isf(1e-9 / n, d_h),
+        scipy.stats.chi.ppf(1e-9 / n, d_h),
+        scipy.stats.chi.isf(1e-9 / n, d_h),
     )
     y = np.cos(math.pi * (np.arange(40) + 0.5) / 40)
     log_win = log_win_probability(low + (high - low) * ((1.0 + y) / 2.0) ** 2, n, d_h)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from attnrank import _check
 
@@ -29,7 +29,7 @@ def causal_isotropic_bound(n: int) -> float:
     for i in range(1, n + 1):
         reach = 12 * math.isqrt(i) + 12
         counts = np.arange(max(0, i - reach), i + reach + 28)
-        excess += float(np.sum(stats.poisson.pmf(counts, i) * np.abs(counts - i) / np.maximum(counts, i)))
+        excess += float(np.sum(scipy.stats.poisson.pmf(counts, i) * np.abs(counts - i) / np.maximum(counts, i)))
     return (n + 1) / 2 + excess
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy import integrate, special, stats
+import scipy
+from scipy import special
 
 from attnrank import _check
 from attnrank.theory.barrier import occupancy_bound
@@ -81,7 +82,7 @@ def small_cosine_bound(n: int, largest: float, total: float | None = None) -> fl
     p = np.geomspace(1e-9 / n**2, 1.0, 20001)
     with np.errstate(divide="ignore"):
         missed = np.exp(n * np.log1p(-p))
-    isoperimetric = stats.norm.pdf(stats.norm.isf(p))
+    isoperimetric = scipy.stats.norm.pdf(scipy.stats.norm.isf(p))
     pairs = 6.0 * total * math.log(n) * isoperimetric ** (2.0 / (1.0 + largest))
     # Between two nodes the first entry and 1/p are at most their values on the left.
     excess = np.minimum(missed[:-1], np.maximum(pairs[:-1], pairs[1:])) / p[:-1]
@@ -105,7 +106,7 @@ def simplex_first_order(n: int) -> float:
     n = _check.whole("n", n, minimum=2, maximum=1e15)
 
     def integrand(x: float) -> float:
-        return x * n * stats.norm.pdf(x) * math.exp((n - 1) * special.log_ndtr(x))
+        return x * n * scipy.stats.norm.pdf(x) * math.exp((n - 1) * special.log_ndtr(x))
 
-    largest = integrate.quad(integrand, -8, 10)[0]
+    largest = scipy.integrate.quad(integrand, -8, 10)[0]
     return largest**2 * n / (2.0 * (n - 1)) * math.exp((n - 2) * math.log1p(-1.0 / n))

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy import optimize, special, stats
+import scipy
+from scipy import special
 
 from attnrank import _check
 from attnrank.theory.barrier import occupancy_bound
@@ -92,7 +93,7 @@ def marginal_head_dim(n: int, gain: float) -> float:
 
     # The increment rises to its largest value and then falls for good: the answer lies beyond that.
     high = math.log(_clip(4.0 * math.sqrt(lognormal_variance(max(n, 3), 1.0) / gain) + 4.0))
-    peak = optimize.minimize_scalar(
+    peak = scipy.optimize.minimize_scalar(
         lambda x: -excess(math.exp(x)), bounds=(0.0, high), method="bounded", options={"xatol": 1e-3}
     )
     steepest = math.exp(peak.x) if -peak.fun > excess(1.0) else 1.0
@@ -128,7 +129,7 @@ def lognormal_variance(n: int, d_h: float) -> float:
     """
     n = _check.whole("n", n, minimum=2)
     d_h = _check.real("d_h", d_h, minimum=1.0)
-    return float(stats.norm.isf(1.0 / n)) ** 4 / (2.0 * d_h)
+    return float(scipy.stats.norm.isf(1.0 / n)) ** 4 / (2.0 * d_h)
 
 
 def lognormal_limit(v: float, *, causal: bool = False) -> float:
@@ -182,7 +183,7 @@ def _root(excess: Callable[[float], float], guess: float, name: str, value: floa
                 f"{name} must be reached by a head dimension up to {LARGEST_HEAD_DIM:g}, got {value!r} for n = {n}"
             )
         low, high = high, _clip(2.0 * high)
-    return float(optimize.brentq(excess, low, high, xtol=1e-9, rtol=1e-10))
+    return float(scipy.optimize.brentq(excess, low, high, xtol=1e-9, rtol=1e-10))
 
 
 def doubling_head_dim(n: int, level: float) -> float:
@@ -203,7 +204,7 @@ def doubling_head_dim(n: int, level: float) -> float:
         return (head_dim_bound(n, 2 * d_h) - head_dim_bound(n, d_h)) / n - level
 
     beyond = max(1.0, lognormal_variance(n, 1.0) / 4.0) + 1.0  # the peak is where v is 4 or a little more
-    peak = optimize.minimize_scalar(
+    peak = scipy.optimize.minimize_scalar(
         lambda x: -excess(math.exp(x)), bounds=(0.0, math.log(beyond)), method="bounded", options={"xatol": 1e-6}
     )
     low = high = math.exp(peak.x)
@@ -211,4 +212,4 @@ def doubling_head_dim(n: int, level: float) -> float:
         raise ValueError(f"level must be below the largest gain of a doubling, got {level!r} for n = {n}")
     while excess(high) > 0:
         low, high = high, 2 * high
-    return float(optimize.brentq(excess, low, high, rtol=1e-9))
+    return float(scipy.optimize.brentq(excess, low, high, rtol=1e-9))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy import special, stats
+import scipy
+from scipy import special
 
 from attnrank import _check
 from attnrank._quadrature import panels, reach
@@ -27,7 +28,7 @@ def gap_density(n: int) -> float:
     """
     n = _check.whole("n", n, minimum=2, maximum=1e20)
     x, weight = panels(-9.0, reach(n), 4000)
-    return n * (n - 1) * float(np.sum(weight * stats.norm.pdf(x) ** 2 * np.exp((n - 2) * special.log_ndtr(x))))
+    return n * (n - 1) * float(np.sum(weight * scipy.stats.norm.pdf(x) ** 2 * np.exp((n - 2) * special.log_ndtr(x))))
 
 
 def freezing_temperature(n: int) -> float:

@@ -6,8 +6,9 @@ import math
 from numbers import Real
 
 import numpy as np
+import scipy
 from numpy.polynomial import chebyshev
-from scipy import special, stats
+from scipy import special
 
 from attnrank import _check
 from attnrank._quadrature import gauss_legendre
@@ -78,7 +79,7 @@ def _normal_rule(order: int) -> tuple[np.ndarray, np.ndarray]:
     """Nodes and weights for a standard normal variable: panels, for a step that may be steep from 0 to 5."""
     edges = np.array([-8.5, -6.0, -4.5, -3.0, -2.0, -1.0, *np.linspace(0.0, 5.0, 26), 6.0, 8.5])
     nodes, weights = gauss_legendre(edges[None], order=order)
-    return nodes[0], weights[0] * stats.norm.pdf(nodes[0])
+    return nodes[0], weights[0] * scipy.stats.norm.pdf(nodes[0])
 
 
 def _log_win_normal(shift: np.ndarray, spread: float, n: int) -> np.ndarray:
@@ -94,7 +95,7 @@ def _log_win_on_radii(
 
     The nodes r = low + (high - low) x^2 are finer near 0, where the density may rise steeply.
     """
-    low, high = stats.chi.ppf(1e-9 / n, k), stats.chi.isf(1e-9 / n, k)
+    low, high = scipy.stats.chi.ppf(1e-9 / n, k), scipy.stats.chi.isf(1e-9 / n, k)
     y = np.cos(math.pi * (np.arange(NODES) + 0.5) / NODES)
     at_nodes = [_log_win(shift, spread * (low + (high - low) * ((1.0 + at) / 2.0) ** 2), n, k) for at in y]
     coefficients = chebyshev.chebfit(y, np.stack(at_nodes), NODES - 1)

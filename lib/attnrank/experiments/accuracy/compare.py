@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+import scipy
 
 from attnrank import _check
 from attnrank.experiments.accuracy.arms import SHAPE
@@ -52,7 +52,9 @@ class Spread:
 
     def half(self, share: float, level: float = 0.975) -> float:
         """Half the width of Student's interval for a sum of runs whose variance is ``share`` times that of one run."""
-        return float(stats.t.ppf(level, self.freedom) * self.deviation * np.sqrt(share)) if self.freedom else np.inf
+        if not self.freedom:
+            return np.inf
+        return float(scipy.stats.t.ppf(level, self.freedom) * self.deviation * np.sqrt(share))
 
 
 def spread(table: pd.DataFrame, column: str = "accuracy") -> Spread:
@@ -90,7 +92,7 @@ def mean_of(values: Sequence[float], level: float = 0.975) -> Difference:
     """Mean of one number a seed, at least one, with the ends of Student's interval at 1 - ``level`` and ``level``."""
     numbers, half = np.asarray(values, dtype=float), np.inf
     if len(numbers) > 1:
-        half = stats.t.ppf(level, len(numbers) - 1) * numbers.std(ddof=1) / np.sqrt(len(numbers))
+        half = scipy.stats.t.ppf(level, len(numbers) - 1) * numbers.std(ddof=1) / np.sqrt(len(numbers))
     return _around(values, half)
 
 
@@ -116,8 +118,8 @@ def rank_correlation(table: pd.DataFrame, first: str, second: str) -> tuple[floa
     count = len(means)
     if count < 5:
         return (float("nan"),) * 3 + (count,)
-    rho = float(stats.spearmanr(means[first], means[second]).statistic)
-    half = stats.norm.ppf(0.975) * np.sqrt((1 + rho**2 / 2) / (count - 3))
+    rho = float(scipy.stats.spearmanr(means[first], means[second]).statistic)
+    half = scipy.stats.norm.ppf(0.975) * np.sqrt((1 + rho**2 / 2) / (count - 3))
     with np.errstate(divide="ignore"):  # at 1 and -1 the interval is a point
         low, high = np.tanh(np.arctanh(rho) + np.array([-half, half]))
     return rho, float(low), float(high), count

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+import scipy
 
 from attnrank import _check
 from attnrank.experiments.accuracy.arms import SHAPE, same_parameters
@@ -126,8 +126,8 @@ def rank_slope(rows: pd.DataFrame, column: str = "rank_before") -> Slope | None:
     means = groups[[column, "accuracy"]].mean()[groups.size() >= SEEDS]
     if len(means) < 4 or np.ptp(means[column]) == 0:
         return None
-    line = stats.linregress(means[column], means.accuracy)
-    half = stats.t.ppf(0.975, len(means) - 2) * line.stderr
+    line = scipy.stats.linregress(means[column], means.accuracy)
+    half = scipy.stats.t.ppf(0.975, len(means) - 2) * line.stderr
     return Slope(float(line.slope), float(line.slope - half), float(line.slope + half), len(means))
 
 
@@ -143,7 +143,7 @@ def closer(rows: pd.DataFrame, first: str = "rank_before", second: str = "rank_a
         return None
 
     def correlation(column: str, seed: int) -> float:
-        return float(stats.spearmanr(wide[column][seed], wide["accuracy"][seed]).statistic)
+        return float(scipy.stats.spearmanr(wide[column][seed], wide["accuracy"][seed]).statistic)
 
     return mean_of([correlation(second, seed) - correlation(first, seed) for seed in range(SEEDS)])
 

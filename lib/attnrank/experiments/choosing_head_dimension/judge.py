@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+import scipy
 
 from attnrank import _check
 from attnrank.experiments.accuracy.arms import coupled, only_scores
@@ -122,4 +122,4 @@ def _half_width(values: np.ndarray) -> float | None:
     count = len(values)
     if count < 2:
         return None
-    return float(stats.t.ppf(0.975, count - 1) * values.std(ddof=1) / count**0.5)
+    return float(scipy.stats.t.ppf(0.975, count - 1) * values.std(ddof=1) / count**0.5)

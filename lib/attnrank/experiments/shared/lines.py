@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy import optimize
+import scipy
 
 from attnrank import _check, theory
 from attnrank.sweep import Setting
@@ -25,7 +25,7 @@ def formula_lines(curve: str, n: int, x: float) -> Setting:
 
 
 def _collapsed_head_dim(n: int, x: float) -> float:
-    v = optimize.brentq(lambda v: theory.lognormal_limit(v) - (1.0 - math.exp(-1.0) - GAP), 0.01, 10.0)
+    v = scipy.optimize.brentq(lambda v: theory.lognormal_limit(v) - (1.0 - math.exp(-1.0) - GAP), 0.01, 10.0)
     return theory.lognormal_variance(n, 1.0) / v
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import scipy
 from numpy.typing import ArrayLike
-from scipy import optimize, stats
 
 from attnrank import _check, sweep
 from attnrank.experiments.experiment import Experiment
@@ -143,7 +143,7 @@ def power_law(table: pd.DataFrame, time: str, columns: Iterable[str]) -> PowerLa
     coefficients = np.linalg.lstsq(x, y, rcond=None)[0]
     residuals = y - x @ coefficients
     covariance = np.linalg.inv(x.T @ x) * (residuals @ residuals) / free
-    half = stats.t.ppf(0.975, free) * np.sqrt(np.diag(covariance))
+    half = scipy.stats.t.ppf(0.975, free) * np.sqrt(np.diag(covariance))
     return PowerLaw(
         {name: float(c) for name, c in zip(columns, coefficients)},
         {name: (float(c - h), float(c + h)) for name, c, h in zip(columns, coefficients, half)},
@@ -172,7 +172,7 @@ def head_law(table: pd.DataFrame) -> HeadLaw:
     if len(seconds) < 5 or not (seconds > 0).all():
         raise ValueError(f"table must have at least 5 rows with seconds > 0, got {len(seconds)}")
     terms = np.column_stack([np.ones(len(n)), samples * n * d_h, samples * n**2, samples * n**2 * d_h])
-    coefficients, _ = optimize.nnls(terms / seconds[:, None], np.ones(len(n)))
+    coefficients, _ = scipy.optimize.nnls(terms / seconds[:, None], np.ones(len(n)))
     row, draw, score, product = map(float, coefficients)
     law = HeadLaw(row, draw, score, product, scatter=0.0)
     residuals = np.log(seconds / law.seconds(n, d_h, samples))

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import scipy
 from jaxtyping import Float
 from numpy.polynomial import chebyshev
-from scipy import stats
 
 from attnrank import _check, convex, data, theory
 from attnrank.experiments import token_sparsity
@@ -88,7 +88,7 @@ def head_dimension_numbers(lengths: int = 18, head_dims: int = 40) -> dict:
     return {
         "lengths": LENGTH_RANGE, "head_dims": HEAD_DIM_RANGE,
         "bound": _rounded(np.linalg.solve(at, by_head_dim.T), 9),
-        "quantile": _rounded(fit(lambda n: float(stats.norm.isf(1.0 / n))), 9),
+        "quantile": _rounded(fit(lambda n: float(scipy.stats.norm.isf(1.0 / n))), 9),
         "saturation": {
             f"{gap:g}": _rounded(fit(lambda n: math.log(theory.saturation_head_dim(n, gap))), 9)
             for gap in GAPS
