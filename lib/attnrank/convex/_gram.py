@@ -93,6 +93,6 @@ class Kernels:
             slot = self.slots[token] = len(self.slots)
             times_own_transpose(self.a[:, token], out=self.store[slot])
         scale = self.a.new_zeros(len(self.slots))
-        slots = torch.tensor([self.slots[token] for token in tokens.tolist()], device=self.a.device)
+        slots = torch.tensor([self.slots[token] for token in tokens.tolist()], device="cpu").to(self.a.device)
         scale[slots] = weights
         return (scale @ self.store[: len(scale)].flatten(1)).view(samples, samples)

@@ -149,13 +149,13 @@ def _columns(group: Group, wanted: frozenset[str], tol: float) -> dict[str, list
     if not spectra and n > CHECKED:
         rows = torch.linspace(0, n - 1, CHECKED, device=group.v.device).round().long().unique()
     together = max(1, (1 << 21) // (len(rows) * m))
-    rows = slice(None) if len(rows) == n else rows
+    chosen = slice(None) if len(rows) == n else rows
     for start in range(0, g, together):
         part = slice(start, start + together)
-        a = group.weights(part, rows)
+        a = group.weights(part, chosen)
         if not torch.isfinite(a).all():
             raise ValueError(NO_SOFTMAX)
-        parts.append(_spectra(a, wanted, tol) | {"deviation": _deviation(group, part, rows, a)})
+        parts.append(_spectra(a, wanted, tol) | {"deviation": _deviation(group, part, chosen, a)})
         if group.sink is not None:
             parts[-1]["sink_mass"] = 1 - a.sum(-1).mean(-1)
     for name in parts[0]:

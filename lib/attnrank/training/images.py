@@ -73,8 +73,10 @@ class Images(Labelled):
             for value in torch.as_tensor(values, dtype=torch.float64, device="cpu").tolist():
                 _check.real(what, value, **({"above": 0.0} if what == "std" else {}))
         super().__init__(train, test, name=name, test_batch=test_batch)
-        of_channels = {"dtype": torch.float64, "device": train[0].device}
-        self.mean, self.std = (torch.tensor(values, **of_channels)[:, None, None] for values in (mean, std))
+        place = train[0].device
+        self.mean, self.std = (
+            torch.tensor(values, dtype=torch.float64, device=place)[:, None, None] for values in (mean, std)
+        )
         self.pad, self.flip = _check.integer("pad", pad, minimum=0), _check.flag("flip", flip)
 
     @property
