@@ -11,7 +11,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import attnrank
-from attnrank import convex, training
+from attnrank import convex, data, training
 from attnrank.models import TransformerConfig, VisionTransformer
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -93,6 +93,7 @@ CALLS = {
     "solve_sequence, max_row_sum": lambda: convex.solve_sequence(
         SEQUENCES, SEQUENCES.sum(-1), beta=0.1, reading="max_row_sum"
     ).predict(SEQUENCES),
+    "images": lambda: data.images("digits", "test", count=3, generator=torch.Generator().manual_seed(0))[0],
     "train": trained,
     "batches of texts": batches_of_texts,
 }
