@@ -99,12 +99,24 @@ function mark() {
   markScrollable()
 }
 
+let due = false
+
+// Once for all that is unfolded before the next frame: it lays out the page.
+function markSoon() {
+  if (due) return
+  due = true
+  requestAnimationFrame(() => {
+    due = false
+    mark()
+  })
+}
+
 addEventListener("load", async () => {
   await document.fonts.ready // formulas have their widths then
   mark()
-  addEventListener("resize", mark)
-  addEventListener("click", () => requestAnimationFrame(mark)) // what is unfolded
-  document.addEventListener("toggle", mark, true)
+  addEventListener("resize", markSoon)
+  addEventListener("click", markSoon) // what is unfolded
+  document.addEventListener("toggle", markSoon, true)
 })
 
 // On paper proofs are unfolded and the theme is light; afterwards all is as it was.

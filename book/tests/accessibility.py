@@ -1,8 +1,8 @@
 """axe-core on a page that is open in the browser: what breaks WCAG 2.2 AA, in words.
 
-The rules on structure see the whole page. The rules on colour are slow, and a page has thousands of words in the same
-few styles: they see one text of each style, that is of each chain of tags and classes up to the root, and of a style
-that an earlier page has shown, none.
+The rules on structure see the whole page, or all but its article. The rules on colour are slow, and a page has
+thousands of words in the same few styles: they see one text of each style, that is of each chain of tags and classes up
+to the root, and of a style that an earlier page has shown, none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNFOLD = """async () => {
     for (const folded of document.querySelectorAll('details')) folded.open = true
     await new Promise(done => setTimeout(() => requestAnimationFrame(done), 50))
 }"""
-REPLACE_FORMULAS = """() => {
+REPLACE_FORMULAS = """async () => {
     // all are measured before the first is replaced: the page is laid out once
     const sizes = [...document.querySelectorAll('.katex')].map(formula => [formula, formula.getBoundingClientRect()])
     for (const [formula, size] of sizes) {
@@ -29,6 +29,7 @@ REPLACE_FORMULAS = """() => {
         formula.replaceChildren(box)
     }
     dispatchEvent(new Event('resize'))
+    await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))
 }"""
 # Coloured code is thousands of elements that say nothing about structure; it comes back for the colours.
 PLAIN_CODE = """() => {
@@ -36,6 +37,12 @@ PLAIN_CODE = """() => {
     for (const [pre] of window.coloured) pre.textContent = pre.textContent
 }"""
 COLOURED_CODE = "() => { for (const [pre, parts] of window.coloured) pre.replaceChildren(...parts) }"
+# Most of a page, and at another width the same elements.
+TAKE_ARTICLE = """() => {
+    window.parts = [...document.querySelector('article').childNodes]
+    document.querySelector('article').replaceChildren()
+}"""
+GIVE_ARTICLE = "() => document.querySelector('article').replaceChildren(...window.parts)"
 KEEP_ONE_OF_EACH_STYLE = """known => {
     const still = document.createElement('style')
     still.textContent = '*, ::before, ::after { transition: none !important; animation: none !important }'
@@ -72,19 +79,20 @@ def axe() -> str:
     return files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
 
 
-def violations(page: Page, *, unfold: bool, styles: set[str]) -> list[str]:
+def violations(page: Page, *, unfold: bool, styles: set[str], article: bool = True) -> list[str]:
     """What axe-core finds in the light and the dark theme. The page is spoilt by it: text is taken away.
 
-    ``styles`` are those that were checked before at this width; those of this page are added.
+    ``styles`` are those that were checked before at this width; those of this page are added. Without ``article`` the
+    rules on structure see what is around it, those on colour all.
     """
     if unfold:
         page.evaluate(UNFOLD)
     page.evaluate(axe())
     page.evaluate(REPLACE_FORMULAS)
-    page.evaluate(PLAIN_CODE)
+    page.evaluate(PLAIN_CODE if article else TAKE_ARTICLE)
     rules = {rule: {"enabled": False} for rule in COLOUR}
     found = page.evaluate(RUN, {"runOnly": {"type": "tag", "values": LEVELS}, "rules": rules})
-    page.evaluate(COLOURED_CODE)
+    page.evaluate(COLOURED_CODE if article else GIVE_ARTICLE)
     new = page.evaluate(KEEP_ONE_OF_EACH_STYLE, list(styles))
     styles.update(new)
     for theme in ("light", "dark") if new else ():

@@ -118,12 +118,13 @@ def tab_of(browser: Browser, **options: Any) -> Page:
 
 def visit(
     browser: Browser, path: Path, mode: str, styles: set[str] | None = None,
-    check: Callable[[Page, Path], list[str]] = lambda page, path: [],
+    check: Callable[[Page, Path], list[str]] = lambda page, path: [], article: bool = True,
 ) -> list[str]:  # fmt: skip
     """Open a page in a mode and return every fault: network, weight, console, mathematics, images, overflow, axe.
 
     A page that is open in light also turns dark, as when the system does. ``styles`` collects those whose colours were
     checked, for the next page of the same site in the same mode; ``check`` is what else is to be seen of the page.
+    Without ``article`` the structure of the article is not checked: it is that of the same page in another mode.
     """
     faults: list[str] = []
     loaded: set[str] = set()
@@ -153,7 +154,8 @@ def visit(
         page.evaluate(DRAWN)
     found = list(faults)  # scripts that miss what the next step takes away are no fault of the page
     if mode != "dark" and arrived:
-        found += accessibility.violations(page, unfold=mode == "phone", styles=set() if styles is None else styles)
+        styles = set() if styles is None else styles
+        found += accessibility.violations(page, unfold=mode == "phone", styles=styles, article=article)
     page.context.close()
     return [f"{path.name} ({mode}): {fault}" for fault in found]
 

@@ -24,14 +24,13 @@ SHOWN = f"article .cell_input pre, {OUTPUTS}"
 def too_long(tab: Page, path: Path) -> list[str]:
     """What of an open page is cut; of a chapter, also whether it is too tall with everything folded that is folded.
 
-    The page is 1360 pixels wide, and outputs are also looked at in 1280; it is given back as it was.
+    The page is 1360 pixels wide, and outputs are also looked at in 1280; it is left that wide, which lays it out alike.
     """
     chapter = path.parent.name == "notebooks"
     height = tab.evaluate("document.documentElement.scrollHeight")
     faults = [f"cut: {element}" for element in tab.evaluate(CUT, SHOWN if chapter else "article pre")]
     tab.set_viewport_size(NARROWER)
     faults += [f"cut at {NARROWER['width']} pixels: {element}" for element in tab.evaluate(CUT, OUTPUTS)]
-    tab.set_viewport_size(LAPTOP["viewport"])
     return faults + [f"{height} pixels tall, at most {HEIGHT}"] * (chapter and height > HEIGHT)
 
 

@@ -51,10 +51,10 @@ def test_every_page_of_the_contents_is_built(root: Path, site: Path) -> None:
     assert notebooks <= set(names), "a notebook is not in the contents"
 
 
-@pytest.mark.parametrize(("mode", "check"), [("light", {"check": lengths.too_long}), ("phone", {})])
-def test_pages_in_the_browser(fresh_browser: browsing.Browser, site: Path, mode: str, check: dict) -> None:
+@pytest.mark.parametrize(("mode", "how"), [("light", {"check": lengths.too_long, "article": False}), ("phone", {})])
+def test_pages_in_the_browser(fresh_browser: browsing.Browser, site: Path, mode: str, how: dict) -> None:
     styles: set[str] = set()
-    assert [fault for page in pages(site) for fault in browsing.visit(fresh_browser, page, mode, styles, **check)] == []
+    assert [fault for page in pages(site) for fault in browsing.visit(fresh_browser, page, mode, styles, **how)] == []
 
 
 def test_the_theme_is_that_of_the_system(browser: browsing.Browser, site: Path) -> None:
