@@ -196,7 +196,9 @@ def test_random_routes_are_normalised_as_random_problems_are():
     for name, module in norms.items():
         module.register_forward_pre_hook(lambda _, given, name=name: seen.__setitem__(name, given[0]))
     model(torch.rand(512, 50, 2, generator=torch.Generator().manual_seed(5)))
-    assert len(seen) == 6 and not any(module.training for module in RouteEncoder().modules())
+    model = RouteEncoder()
+    assert len(seen) == 6 and not any(module.training for module in model.modules())
+    assert {module.momentum for module in model.modules() if isinstance(module, torch.nn.BatchNorm1d)} == {0.1}
     for name, module in norms.items():
         found = seen[name].double()
         squares = (found - module.running_mean[:, None]).square()

@@ -249,6 +249,12 @@ def test_bad_recipes_are_refused(field, value):
         replace(RECIPE, **{field: value})
 
 
+@pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
+def test_training_without_gradients_is_refused(without):
+    with without(), pytest.raises(RuntimeError, match=r"train needs gradients: call it outside torch\.no_grad\(\)"):
+        train(model(), images(), RECIPE, seed=0)
+
+
 def test_bad_arguments_are_refused(tmp_path):
     with pytest.raises(ValueError, match="seed"):
         train(model(), images(), RECIPE, seed=-1)

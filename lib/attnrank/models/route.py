@@ -96,9 +96,12 @@ class RouteEncoder(nn.Module):
     @torch.no_grad()
     def _settle(self) -> None:
         norms: list[Any] = [norm for layer in self.layers for norm in (layer.bn1, layer.bn2)]
+        usual = norms[0].momentum
         for norm in norms:
             norm.momentum = 1.0
         self.train()(torch.rand(64, 50, 2))
+        for norm in norms:
+            norm.momentum = usual
         self.eval()
 
 

@@ -73,8 +73,11 @@ def train(
         epoch, the step size, and which step the checkpoint is of. It stays as it was written last, before that.
     ValueError : bad argument; a checkpoint that is damaged or of another run: other initial weights, recipe, seed,
         data or probe.
-    RuntimeError : another process, or another thread, trains to this checkpoint. The weights are left as they were.
+    RuntimeError : another process, or another thread, trains to this checkpoint, or gradients are switched off around
+        this call. The weights are left as they were.
     """
+    if not torch.is_grad_enabled():
+        raise RuntimeError("train needs gradients: call it outside torch.no_grad() and torch.inference_mode()")
     seed = _check.integer("seed", seed, minimum=0)
     device = _device(device)
     _check.flag("mixed", mixed)
