@@ -402,3 +402,15 @@ def test_a_run_is_trained_once_for_all_of_its_epochs(monkeypatch):
     assert row["training_flops"] == 3 * row["flops_per_sequence"] * 32 * 100  # of a batch, in an epoch
     with pytest.raises(ValueError, match="epoch must be at most 1, got 2"):
         tables.task_heads_curves(**setting, epoch=2)
+
+
+def test_a_run_that_is_kept_is_not_trained_again(monkeypatch, tmp_path):
+    monkeypatch.setenv("ATTNRANK_RUNS", str(tmp_path))
+    setting = tables.QUICK[0]
+    row = module.task_heads(**setting)
+    monkeypatch.setattr(training.step.Step, "gradient", lambda *arguments: pytest.fail("a step was taken"))
+    tables._run.cache_clear()
+    curve = [tables.task_heads_curves(**setting, epoch=epoch) for epoch in (0, 1)]
+    tables._run.cache_clear()
+    assert module.task_heads(**setting) == row
+    assert curve[0]["test_loss"] == row["loss_before"] and curve[1]["test_accuracy"] == row["accuracy"]

@@ -12,7 +12,7 @@ from torch import Tensor
 from attnrank.experiments.does_rank_matter.layer import Head, Measured, head, measured, sequence_flops
 from attnrank.experiments.does_rank_matter.tasks import Task
 from attnrank.experiments.experiment import Experiment, Statistical
-from attnrank.experiments.shared.runs import epoch_of, setting_of, train_or_stop
+from attnrank.experiments.shared.runs import epoch_of, path_of, setting_of, train_or_stop
 from attnrank.sweep import Setting
 from attnrank.training import Recipe, Run
 
@@ -34,10 +34,11 @@ def task_heads(
     chosen on the test sequences. A run whose loss was not finite has ``stopped`` set to the reason, and nothing of what
     is measured after training.
     """
+    setting = setting_of(locals())
     source = Task(task, n, wanted, seed, readout)
     model = _untrained(source, heads, qk_dim, intervention)
     before = measured(model, source)
-    run, stopped = _trained(model, source, epochs)
+    run, stopped = _trained(model, source, setting)
     flops = sequence_flops(model, n)
     return {
         "needed": before.needed, "accuracy_before": run.epochs[0]["test_accuracy"], "accuracy": None,
@@ -74,17 +75,19 @@ def task_heads_curves(
 ) -> Setting:  # fmt: skip
     """One epoch of a run of `task_heads`, 0 being the untrained layer: losses, accuracies, step size.
 
-    The run is trained once for all of its epochs, if they are asked for one after another.
+    The run is trained once for all of its epochs, if they are asked for one after another, and not at all if
+    `task_heads` kept it in the folder of runs: see `runs_folder`.
     """
-    entry = epoch_of(_run(tuple(setting_of(locals(), "epoch").values())), epoch, epochs)
+    entry = epoch_of(_run(tuple(setting_of(locals(), "epoch").items())), epoch, epochs)
     return {name: entry.get(name) for name in ("rate", "train_loss", "train_accuracy", "test_loss", "test_accuracy")}
 
 
 @lru_cache(maxsize=2)
 def _run(key: tuple) -> Run:
-    task, n, wanted, readout, heads, qk_dim, intervention, epochs, seed = key
-    source = Task(task, n, wanted, seed, readout)
-    return _trained(_untrained(source, heads, qk_dim, intervention), source, epochs)[0]
+    setting = dict(key)
+    source = Task(*(setting[name] for name in ("task", "n", "wanted", "seed", "readout")))
+    model = _untrained(source, *(setting[name] for name in ("heads", "qk_dim", "intervention")))
+    return _trained(model, source, setting)[0]
 
 
 def _untrained(source: Task, heads: int, qk_dim: int, intervention: str) -> Head:
@@ -99,9 +102,10 @@ def recipe(epochs: int) -> Recipe:
     return Recipe(epochs, batch=BATCH, rate=3e-2, decay=0.0, smoothing=0.0)
 
 
-def _trained(model: Head, source: Task, epochs: int) -> tuple[Run, str]:
-    """Train a layer in place; see `train_or_stop`."""
-    return train_or_stop(model, source, recipe(epochs), seed=source.seed)
+def _trained(model: Head, source: Task, setting: Setting) -> tuple[Run, str]:
+    """Train a layer in place, or take it from the folder of runs if there is one; see `train_or_stop`."""
+    checkpoint = path_of(setting)
+    return train_or_stop(model, source, recipe(setting["epochs"]), seed=source.seed, checkpoint=checkpoint)
 
 
 DIMS = (1, 2, 3, 4, 8, 16)
