@@ -195,6 +195,19 @@ def test_browser_faults_are_found(
     assert any(expected in fault for fault in faults), faults
 
 
+def test_without_its_article_a_page_has_the_faults_around_it_and_of_colour(
+    browser: browsing.Browser, tmp_path: Path
+) -> None:
+    link = "<a href='#{0}' id='{0}'><img src='dot.gif' alt=''></a>"
+    page = planted(tmp_path, body=f"{link.format('inside')}<p style='color: #999'>pale</p>")
+    text = page.read_text(encoding="utf-8")
+    page.write_text(text.replace("</article>", f"</article>{link.format('around')}"), encoding="utf-8")
+    for article, expected in ((True, {"#around", "#inside"}), (False, {"#around"})):
+        faults = browsing.visit(browser, page, "light", article=article)
+        assert {name for name in ("#around", "#inside") for f in faults if f"link-name: {name}" in f} == expected
+        assert any("light: color-contrast" in fault for fault in faults)
+
+
 def test_a_heavy_page_is_found(browser: browsing.Browser, tmp_path: Path) -> None:
     (tmp_path / "heavy.js").write_bytes(b" " * browsing.HEAVIEST)
     page = planted(tmp_path, head="<script src='heavy.js?once'></script><script src='heavy.js?again'></script>")

@@ -223,6 +223,34 @@ def test_numpy_loops_notice_a_wrong_temperature():
         assert difference(model(images), expected) > 1e-9
 
 
+def keys_of_another_dimension_than_values(dtype, *, keys=None, exact=False):
+    """Output and gradients of a layer in a dtype; ``exact``: in float64, of weights and tokens rounded to the dtype."""
+    config = TransformerConfig(16, 2, 4, 1, value_dim=8)
+    layer = scramble(Attention(config, torch.Generator().manual_seed(0))).to(dtype)
+    x = normal(2, 40, 16).to(dtype)
+    layer, x = (layer.double(), x.double()) if exact else (layer, x)
+    out = layer(x.requires_grad_(), keys)
+    out.square().sum().backward()
+    return [out.detach(), x.grad, *(value.grad for value in layer.parameters())]
+
+
+EVERY = torch.ones(2, 40, dtype=torch.bool)
+
+
+def test_naming_every_key_changes_nothing():
+    found, named = (keys_of_another_dimension_than_values(torch.float64, keys=keys) for keys in (None, EVERY))
+    for a, b in zip(found, named, strict=True):
+        assert difference(a, b) <= 1e-12 * named[1].abs().max()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_as_exact_as_with_every_key_named(dtype):
+    """Scores that are rounded to half before their softmax have 1.5 and 1.7 times the error."""
+    exact = keys_of_another_dimension_than_values(dtype, exact=True)[0]
+    found, named = (keys_of_another_dimension_than_values(dtype, keys=keys)[0] for keys in (None, EVERY))
+    assert difference(found.double(), exact) <= 1.2 * difference(named.double(), exact)
+
+
 # ---- patches and positions -------------------------------------------------------------------------------------------
 
 
