@@ -29,7 +29,7 @@ def build(book: Path, *options: str, execute: str | None = None) -> subprocess.C
             errors="replace",
         )
         if "ZMQError: Address already in use" not in result.stdout:
-            break  # else a kernel of the other worker took the port that this one had chosen
+            break  # else a kernel of another worker took the port that this one had chosen
     return result
 
 
