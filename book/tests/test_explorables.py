@@ -336,13 +336,12 @@ def moved(tab: browsing.Page, kind: str, control: str) -> list[str]:
 @pytest.mark.parametrize("mode", ["light", "phone"])
 def test_every_explorable_is_moved_by_keyboard(browser: browsing.Browser, site: Path, mode: str) -> None:
     faults = []
-    for page, kinds in pages_of(site).items():
-        tab = browsing.tab_of(browser, **browsing.MODES[mode])
-        tab.on("pageerror", lambda error, page=page: faults.append(f"{page}: {error}"))
-        tab.goto((site / page).as_uri(), wait_until="load")
-        browsing.settle(tab)
-        faults += [fault for kind in kinds for control in MOVES[kind] for fault in moved(tab, kind, control)]
-        tab.context.close()
+    with browsing.tab_in(browser, mode) as tab:
+        tab.on("pageerror", lambda error: faults.append(f"{tab.url}: {error}"))
+        for page, kinds in pages_of(site).items():
+            tab.goto((site / page).as_uri(), wait_until="load")
+            browsing.settle(tab)
+            faults += [fault for kind in kinds for control in MOVES[kind] for fault in moved(tab, kind, control)]
     assert faults == []
 
 
