@@ -131,7 +131,7 @@ def visit(
     """Open a page and return every fault: network, weight, console, mathematics, images, overflow, axe.
 
     ``tab`` is `tab_in` the mode, and is left empty for the next page: its scripts are compiled then, and it takes
-    little more than half the time. A page that is open in light also turns dark, as when the system does. ``styles``
+    two thirds of the time. A page that is open in light also turns dark, as when the system does. ``styles``
     collects those whose colours were checked, for the next page of the same site in the same mode; ``check`` is what
     else is to be seen of the page. Without ``article`` the structure of the article is not checked: it is that of the
     same page in another mode.
