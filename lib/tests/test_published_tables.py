@@ -71,8 +71,8 @@ def test_measured_times_are_of_a_processor_that_the_row_names_and_are_not_measur
 def test_published_table_belongs_to_an_experiment_and_is_small(published):
     assert published in EXPERIMENTS
     # Every clone carries them; the largest has a row for each run, epoch and layer, of every run that was finished:
-    # with all runs of its series in 64 tokens it will have 2.3 MB.
-    assert all((RESULTS / f"{published}.{end}").stat().st_size < 2_500_000 for end in ("csv", "json"))
+    # all that are wanted are made, and it has 2.54 MB.
+    assert all((RESULTS / f"{published}.{end}").stat().st_size < 2_600_000 for end in ("csv", "json"))
 
 
 def test_published_rows_are_computed_again(published):
