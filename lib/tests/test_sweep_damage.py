@@ -8,9 +8,11 @@ import shutil
 
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from attnrank import sweep
-from attnrank.sweep import _table
+from attnrank.sweep import _table, _tabletext
 from sweep_job import bytes_of, calls, job, published, record_of, script  # noqa: F401 (fixtures)
 
 
@@ -145,3 +147,25 @@ def test_damage_is_refused_while_running(damage, job, published, tmp_path, calls
 def test_missing_table(tmp_path):
     with pytest.raises(ValueError, match=r"T\.csv: there is no such table; run the sweep T to compute it"):
         sweep.read("T", folder=tmp_path)
+
+
+KINDS = {"flag": "bool", "count": "int", "number": "float", "name": "str"}
+TEXT = st.text(st.characters(categories=["L", "N", "P", "S"], include_characters=[" "]), max_size=4)
+ROWS = st.tuples(st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_infinity=False), TEXT)
+
+
+@given(st.lists(ROWS, min_size=1, max_size=4), st.integers(0), st.sampled_from(["", *',"\r _.-+0eEnNiI']))
+@example([(True, 1, 2.0, "a")] * 2, 0, "")
+@example([(True, 1, 2.0, "a,b"), (False, 1, 2.0, "a,b")], 9, "")
+def test_lines_are_read_at_once_as_one_by_one(rows, place, character):
+    """A character of the lines is replaced, or left out: either way finds them whole, or neither does."""
+    text = "\n".join(_tabletext.line_of(row).rstrip("\n") for row in rows)
+    place %= len(text)
+    if text[place] != "\n":
+        text = text[:place] + character + text[place + 1:]
+    lines = text.split("\n")
+    try:
+        one_by_one = [_tabletext.values_of(line, KINDS) for line in lines]
+    except ValueError:
+        one_by_one = None
+    assert repr(_tabletext.rows_of(lines, KINDS)) == repr(one_by_one)  # as text: a NaN is not equal to itself

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pandas as pd
 
-from attnrank.sweep._tabletext import line_of, sha256, unpack, values_of
+from attnrank.sweep._tabletext import line_of, rows_of, sha256, text_of, unpack, values_of
 from attnrank.sweep._values import DTYPES, Kinds, Row, Setting, Value, frame, kinds_of
 from attnrank.sweep.repeats import from_record
 
@@ -79,7 +81,7 @@ class Table:
 
     def text(self) -> str:
         """Return what the CSV must contain for the rows read so far."""
-        return line_of(self.columns()) + "".join(map(line_of, self.rows.values()))
+        return line_of(self.columns()) + text_of(self.rows.values())
 
     def refuse(self, path: Path, why: str, remedy: str = REMEDY) -> NoReturn:
         raise ValueError(f"{path}: {why}; {remedy}")
@@ -162,11 +164,23 @@ class Table:
             return self._forget()
         self.torn = bool(torn)
         if newline:
-            for line in whole.split(b"\n"):
-                self._take(line.removesuffix(b"\r"))  # git may have checked the file out with Windows line ends
+            # git may have checked the file out with Windows line ends
+            lines = [line.removesuffix(b"\r") for line in whole.split(b"\n")]
+            for line, values in zip(lines, self._at_once(lines)):
+                self._take(line, values)
             self.offset += len(whole) + 1
 
-    def _take(self, raw: bytes) -> None:
+    def _at_once(self, lines: list[bytes]) -> Sequence[Row | None]:
+        """The values of each line; None for a header, and for all where something is wrong, or not known yet."""
+        headers = int(self.lines == 0)
+        with suppress(UnicodeDecodeError):
+            rows = self.results and rows_of([line.decode() for line in lines[headers:]], self.columns())
+            if rows:
+                return [None] * headers + rows
+        return [None] * len(lines)
+
+    def _take(self, raw: bytes, values: Row | None) -> None:
+        """Take a line; without its values they are read here, or what is wrong with it is said."""
         self.lines += 1
         try:
             line = raw.decode()
@@ -177,7 +191,7 @@ class Table:
             if self.lines == 1:
                 self._check_header(line)
             else:
-                self._add(values_of(line, self.columns()))
+                self._add(values or values_of(line, self.columns()))
         except ValueError as error:
             raise ValueError(f"{self.csv} line {self.lines}: {error}; {REMEDY}") from None
 

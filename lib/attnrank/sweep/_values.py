@@ -82,11 +82,25 @@ def columns(settings: Iterable[Setting]) -> tuple[Kinds, list[Row]]:
     if not settings:
         raise ValueError("settings must not be empty, got []")
     kinds = kinds_of({name: plain(name, value) for name, value in settings[0].items()})
-    keys = [_key(kinds, setting) for setting in settings]
+    keys = _keys_at_once(kinds, settings) or [_key(kinds, setting) for setting in settings]
     if repeated := len(keys) - len(set(keys)):
         first = next(key for index, key in enumerate(keys) if key in keys[:index])
         raise ValueError(f"settings must differ: {repeated} repeated, the first {dict(zip(kinds, first))}")
     return kinds, keys
+
+
+def _keys_at_once(kinds: Kinds, settings: list[Setting]) -> list[Row] | None:
+    """The keys, column by column; None where a value is not of the type of its column: `_key` makes it so, or says why
+    not."""
+    if any(setting.keys() != kinds.keys() for setting in settings):
+        return None
+    of_columns = [[setting[name] for setting in settings] for name in kinds]
+    for (name, kind), column in zip(kinds.items(), of_columns):
+        if {KINDS.get(type(value)) for value in column} != {kind}:
+            return None
+        for value in set(column):
+            plain(name, value)
+    return list(zip(*of_columns))
 
 
 def _key(kinds: Kinds, setting: Setting) -> Row:

@@ -85,7 +85,8 @@ def _wide(epochs: int) -> list[Setting]:
     """The longest runs, of which a GPU is worth it: the control; d_qk alone, with its parameters and without; then rank
     without d_qk, at d_qk = 1, where there is most of it to gain."""
     one = WIDE | {"qk_dim": 1}
-    arms = [WIDE, one, WIDE | {"intervention": "uniform"}, same_parameters(WIDE)[0], one | {"intervention": "qk_norm"}]
+    arms: list[Setting] = [WIDE, one, WIDE | {"intervention": "uniform"}, same_parameters(WIDE)[0]]
+    arms.append(one | {"intervention": "qk_norm"})
     return runs(arms, dataset="cifar10", patch=4, epochs=epochs, seeds=range(3), by="arm")
 
 
