@@ -169,3 +169,11 @@ def test_lines_are_read_at_once_as_one_by_one(rows, place, character):
     except ValueError:
         one_by_one = None
     assert repr(_tabletext.rows_of(lines, KINDS)) == repr(one_by_one)  # as text: a NaN is not equal to itself
+
+
+@pytest.mark.parametrize("line", ["", ",1,2.0,a", "True,,2.0,a", "True,1,,a", "true,1,2.0,a", "True,1,2.00,a",
+                                  "True,1,-inf,a", 'True,1,2.0,"a', "True,1,2.0,a,b", "True,1,2.0"])
+def test_a_line_that_no_sweep_writes_is_not_read(line):
+    assert _tabletext.rows_of(["True,1,2.0,a", line], KINDS) is None
+    with pytest.raises(ValueError):
+        _tabletext.values_of(line, KINDS)
