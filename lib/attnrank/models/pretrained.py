@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -83,21 +85,25 @@ def _checked(folder: Path, name: str) -> Path:
     return folder
 
 
-def load(name: str, *, seed: int | None = None) -> nn.Module:
+def load(name: str, *, seed: int | None = None, dtype: torch.dtype = torch.float32) -> nn.Module:
     """A trained model in evaluation mode, or with ``seed`` the same architecture with random weights.
 
-    Random weights are drawn as the model's authors draw them. They need no file, except those of stories260K.
+    Random weights are drawn as the model's authors draw them. They need no file, except those of stories260K. In
+    ``dtype`` float64, which they then have, every processor draws them alike but for 1e-16; in float32 but for 6e-8,
+    by which keys that are nearly best can change places. Trained weights are in float32.
 
     Raises
     ------
-    ValueError : as :func:`files`, or transformers or safetensors not installed.
+    ValueError : as :func:`files`; another dtype, or float64 without a seed; transformers or safetensors not installed.
     """
     _check.choice("name", name, FILES)
     seed = seed if seed is None else _check.integer("seed", seed, minimum=0)
-    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
+    if dtype not in ((torch.float32,) if seed is None else (torch.float32, torch.float64)):
+        raise ValueError(f"dtype must be float32, or of random weights float64, got {dtype}")
+    with torch.device("cpu"), torch.random.fork_rng(devices=[]), _default(dtype):
         torch.default_generator.manual_seed(seed or 0)  # torch.manual_seed seeds every device
         if name == "stories260K":
-            return _stories(seed).requires_grad_(False).eval()
+            return _stories(seed, dtype).requires_grad_(False).eval()
         model = KeywordTransformer() if name == "kwt1" else RouteEncoder()
     if seed is None:
         model.load_state_dict(_tensors(files(name) / "model.safetensors"), strict=True)
@@ -116,12 +122,22 @@ def clip(name: str) -> Tensor:
     return torch.nn.functional.pad(samples.float() / 2**15, (0, 16000 - len(samples)))
 
 
-def _stories(seed: int | None) -> nn.Module:
+@contextmanager
+def _default(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _stories(seed: int | None, dtype: torch.dtype) -> nn.Module:
     tf, folder = _transformers(), files("stories260K")
     if seed is None:
         return tf.AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, attn_implementation="sdpa")
     config = tf.AutoConfig.from_pretrained(folder)
-    return tf.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    return tf.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=dtype)
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:

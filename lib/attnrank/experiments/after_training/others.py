@@ -112,7 +112,7 @@ def _best(q: Tensor, k: Tensor, causal: bool) -> Tensor:
 
 
 def _model(name: str, weights: str) -> nn.Module:
-    model = pretrained.load(name, seed=None if weights == "trained" else 0)
+    model = pretrained.load(name) if weights == "trained" else pretrained.load(name, seed=0, dtype=torch.float64)
     if name == "kwt1" and weights == "random":
         model.frontend = pretrained.load(name).frontend  # the same sound for both
     return model.double()
@@ -211,7 +211,7 @@ EXPERIMENTS = {
         ],
         chapter="after_training",
         repeats=Rounding(1e-6),
-        version=3,
+        version=4,
         data="model",
     ),
     "hub_heads": Experiment(
