@@ -82,8 +82,8 @@ def _core(base: Setting, *, dataset: str, patch: int, epochs: int) -> list[Setti
 
 
 def _wide(epochs: int) -> list[Setting]:
-    """The longest runs, of which a GPU is worth it: the control; d_qk alone, with its parameters and without; then rank
-    without d_qk, at d_qk = 1, where there is most of it to gain."""
+    """The longest runs, a GPU's work: the control, d_qk alone with its parameters and without, normalised scores of
+    dimension 1."""
     one = WIDE | {"qk_dim": 1}
     arms: list[Setting] = [WIDE, one, WIDE | {"intervention": "uniform"}, same_parameters(WIDE)[0]]
     arms.append(one | {"intervention": "qk_norm"})
