@@ -33,7 +33,7 @@ def text_of(rows: Iterable[Iterable[Value]]) -> str:
 
 
 def rows_of(lines: list[str], kinds: Kinds) -> list[Row] | None:
-    """Return the values of lines, column by column: a quarter of the time of `values_of`.
+    """Return the values of lines, column by column, which is faster than `values_of` of each.
 
     None if one is not exactly what `line_of` writes: which, and why, `values_of` says.
     """
