@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import building
 import nbformat
 import pytest
 import yaml
@@ -23,11 +23,7 @@ def build(book: Path, *options: str, execute: str | None = None) -> subprocess.C
     """Run ``jupyter-book build`` on a folder, as a reader does."""
     environment = {**os.environ, "PYTHONUTF8": "1", "ATTNRANK_BOOK_EXECUTE": execute or ""}
     for _ in range(3):
-        result = subprocess.run(
-            [sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build", str(book), *options],
-            cwd=book, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
-            errors="replace",
-        )
+        result = building.run(["build", str(book), *options], book, environment)
         if "ZMQError: Address already in use" not in result.stdout:
             break  # else a kernel of another worker took the port that this one had chosen
     return result

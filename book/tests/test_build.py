@@ -53,16 +53,16 @@ class TestFailures:
             assert re.search(rf'href="[^"]*{notebook.stem}.html">\s*{number}[.\u2002 ]', index), index
 
     @pytest.mark.parametrize(
-        ("cell", "message"),
+        ("cell", "message", "times"),
         [
-            ("raise ValueError('planted fault')", "planted fault"),
-            ("import sys\nprint('planted', file=sys.stderr)", "stderr"),
-            ("import warnings\nwarnings.warn('planted')", "stderr"),
+            ("raise ValueError('planted fault')", "planted fault", 2),
+            ("import sys\nprint('planted', file=sys.stderr)", "stderr", 2),
+            ("import warnings\nwarnings.warn('planted')", "stderr", 1),
         ],
     )
-    def test_a_faulty_cell_fails_the_build_each_time(self, small_book, cell: str, message: str) -> None:
+    def test_a_faulty_cell_fails_the_build_each_time(self, small_book, cell: str, message: str, times: int) -> None:
         small_book.notebook("print('before')", cell)
-        for _ in range(2):
+        for _ in range(times):
             result = small_book.build()
             assert result.returncode != 0
             assert message in result.stdout

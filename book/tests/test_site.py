@@ -167,39 +167,43 @@ def test_a_faultless_page_passes_without_browser(tmp_path: Path) -> None:
     assert html_checks.dead_links(page) == html_checks.figure_faults(page) == html_checks.raw_markup(page) == []
 
 
-@pytest.mark.parametrize(
-    ("mode", "head", "body", "expected"),
-    [
-        ("light", "<link rel='stylesheet' href='https://other.invalid/a.css'>", "", "request to https://other.invalid"),
-        ("light", "<script src='http://127.0.0.1:9/a.js'></script>", "", "request to http://127.0.0.1"),
-        ("dark", "<script src='missing.js'></script>", "", "request failed"),
-        ("light", "<script>console.error('planted')</script>", "", "console error: planted"),
-        ("dark", "<script>throw new Error('planted')</script>", "", "script error"),
-        ("light", "", "<span class='math'>\\(x\\)</span>", "formula not rendered"),
-        ("light", "KATEX", "<span class='math'>\\(\\undefinedmacro\\)</span>", "TeX error"),
-        ("light", "KATEX", "<span class='math'>\\(x^2^3\\)</span>", "TeX error"),
-        ("light", "", "<img src='missing.png' alt='x'>", "image without picture"),
-        ("phone", "", "<img src='dot.gif' alt='x' width='80' height='40'>", "image distorted"),
-        ("phone", "", "<div style='width: 900px'>wide</div>", "wider than the screen"),
-        ("phone", "", "<div style='overflow: hidden'><p style='width: 900px'>cut</p></div>", "wider than the screen"),
-        ("light", "", "<p style='color: #999'>pale</p>", "light: color-contrast"),
-        ("light", "<style>[data-theme=dark] p { color: #444; background: #222 }</style>", "<p>dim</p>", "dark: color"),
-        ("phone", "", "<details><summary>more</summary><p style='color: #999'>pale</p></details>", "color-contrast"),
-        ("light", "", "<a href='#here' id='here'><img src='dot.gif' alt=''></a>", "link-name"),
-        ("phone", "", f"<div style='overflow: auto; white-space: nowrap'>{'wide ' * 99}</div>", "scrollable-region"),
-    ],
-)
-def test_browser_faults_are_found(
-    browser: browsing.Browser, tmp_path: Path, root: Path, mode: str, head: str, body: str, expected: str
-) -> None:
-    head = head.replace("KATEX", katex(root))
-    page = planted(tmp_path, head=head, body=body)
+#: The mode in which a page is shown, what it has in its head and in its body, and the fault of it.
+FAULTS = [
+    ("light", "<link rel='stylesheet' href='https://other.invalid/a.css'>", "", "request to https://other.invalid"),
+    ("light", "<script src='http://127.0.0.1:9/a.js'></script>", "", "request to http://127.0.0.1"),
+    ("dark", "<script src='missing.js'></script>", "", "request failed"),
+    ("light", "<script>console.error('planted')</script>", "", "console error: planted"),
+    ("dark", "<script>throw new Error('planted')</script>", "", "script error"),
+    ("light", "", "<span class='math'>\\(x\\)</span>", "formula not rendered"),
+    ("light", "KATEX", "<span class='math'>\\(\\undefinedmacro\\)</span>", "TeX error"),
+    ("light", "KATEX", "<span class='math'>\\(x^2^3\\)</span>", "TeX error"),
+    ("light", "", "<img src='missing.png' alt='x'>", "image without picture"),
+    ("phone", "", "<img src='dot.gif' alt='x' width='80' height='40'>", "image distorted"),
+    ("phone", "", "<div style='width: 900px'>wide</div>", "wider than the screen"),
+    ("phone", "", "<div style='overflow: hidden'><p style='width: 900px'>cut</p></div>", "wider than the screen"),
+    ("light", "", "<p style='color: #999'>pale</p>", "light: color-contrast"),
+    ("light", "<style>[data-theme=dark] p { color: #444; background: #222 }</style>", "<p>dim</p>", "dark: color"),
+    ("phone", "", "<details><summary>more</summary><p style='color: #999'>pale</p></details>", "color-contrast"),
+    ("light", "", "<a href='#here' id='here'><img src='dot.gif' alt=''></a>", "link-name"),
+    ("phone", "", f"<div style='overflow: auto; white-space: nowrap'>{'wide ' * 99}</div>", "scrollable-region"),
+]
+
+
+@pytest.mark.parametrize("mode", browsing.MODES)
+def test_browser_faults_are_found(browser: browsing.Browser, tmp_path: Path, root: Path, mode: str) -> None:
+    """One tab shows all pages, then again in the opposite order: it finds the same, whatever page came before."""
+    faulty, found = {}, []
+    for at, (of, head, body, expected) in enumerate(FAULTS):
+        if of == mode:
+            (tmp_path / str(at)).mkdir()
+            faulty[planted(tmp_path / str(at), head=head.replace("KATEX", katex(root)), body=body)] = expected
     with browsing.tab_in(browser, mode) as tab:
-        for _ in range(2):  # a tab that has shown the page before finds the same
-            faults = browsing.visit(tab, page, mode)
-            assert any(expected in fault for fault in faults), faults
-        page.write_text(PAGE.format(head="", body="<p>nothing</p>"), encoding="utf-8")
-        assert browsing.visit(tab, page, mode) == []  # nothing of it is left
+        for pages in (list(faulty), list(faulty)[::-1]):
+            found.append({page: browsing.visit(tab, page, mode) for page in pages})
+        assert browsing.visit(tab, planted(tmp_path, body="<p>nothing</p>"), mode) == []  # nothing of them is left
+    assert found[0] == found[1]
+    for page, expected in faulty.items():
+        assert any(expected in fault for fault in found[0][page]), found[0][page]
 
 
 def test_without_its_article_a_page_has_the_faults_around_it_and_of_colour(

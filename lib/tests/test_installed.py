@@ -6,6 +6,7 @@ those that they require in turn, and nothing else. What the package imports with
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
@@ -151,19 +152,32 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert f"\n## {page['Version']}\n" in (LIB / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
-def test_the_command_leads_to_the_others(bare, tmp_path):
-    def attnrank(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [str(bare), "-I", "-m", "attnrank", *arguments]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+#: For each command its status and what it prints on either stream.
+EACH_COMMAND = """
+import contextlib, io, runpy, sys
+for command in {commands}:
+    sys.argv, streams, status = ["attnrank", *command], (io.StringIO(), io.StringIO()), 0
+    with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
+        try:
+            runpy.run_module("attnrank", run_name="__main__", alter_sys=True)
+        except SystemExit as end:
+            status = end.code or 0
+    print((status, *(stream.getvalue() for stream in streams)))
+"""
 
-    shown = attnrank("--help")
-    assert shown.returncode == 0 and all(name in shown.stdout for name in ("probe", "sweep", "benchmarks"))
-    assert attnrank().stdout == shown.stdout and attnrank("--version").stdout.startswith("attnrank 0.")
-    done = attnrank("sweep", "causal_bounds", "--folder", str(tmp_path))
+
+def test_the_command_leads_to_the_others(bare, tmp_path):
+    """Once as a process of its own, then all in one."""
+    done = subprocess.run([str(bare), "-I", "-m", "attnrank", "sweep", "causal_bounds", "--folder", str(tmp_path)],
+                          cwd=tmp_path, capture_output=True, text=True)  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "causal_bounds (quick): 3 rows, complete\n"), done.stderr
-    assert attnrank("probe", "--help").returncode == attnrank("benchmarks", "--help").returncode == 0
-    wrong = attnrank("porbe")
-    assert wrong.returncode == 2 and "'porbe' is no command" in wrong.stderr
+    commands = [["--help"], [], ["--version"], ["probe", "--help"], ["benchmarks", "--help"], ["porbe"]]
+    printed = run(bare, EACH_COMMAND.format(commands=commands), tmp_path).splitlines()
+    (status, shown, _), empty, (_, version, _), probe, benchmarks, wrong = map(ast.literal_eval, printed)
+    assert status == empty[0] == 0 and all(name in shown for name in ("probe", "sweep", "benchmarks"))
+    assert empty[1] == shown and version.startswith("attnrank 0.")
+    assert probe[0] == benchmarks[0] == 0 and "usage: python -m attnrank.probe" in probe[1]
+    assert wrong[0] == 2 and "'porbe' is no command" in wrong[2]
 
 
 def test_every_module_can_be_imported_without_any_extra(bare, modules, tmp_path):
@@ -179,13 +193,15 @@ def test_every_module_can_be_imported_with_all_extras(full, modules, tmp_path):
     assert run(full, code, tmp_path).split("\n", 1) == [str(modules), "torch.Size([2, 1, 8, 8])\n"]
 
 
-@pytest.mark.parametrize("use, extra", [
-    ("attnrank.data.images('digits', count=2)", "data"), ("attnrank.report.setup()", "book"),
-    ("attnrank.sweep.run('T', print, [{'n': 1}], folder='.', cluster='tcp://127.0.0.1:1')", "cluster"),
-])
-def test_what_is_missing_is_named_with_its_extra(use, extra, bare, tmp_path):
-    code = f"import attnrank\ntry: {use}\nexcept (ImportError, ValueError) as error: print(error)"
-    assert f"pip install 'attnrank[{extra}]'" in run(bare, code, tmp_path)
+def test_what_is_missing_is_named_with_its_extra(bare, tmp_path):
+    uses = {
+        "data": "attnrank.data.images('digits', count=2)", "book": "attnrank.report.setup()",
+        "cluster": "attnrank.sweep.run('T', print, [{'n': 1}], folder='.', cluster='tcp://127.0.0.1:1')",
+    }  # fmt: skip
+    lines = [f"try: {use}\nexcept (ImportError, ValueError) as error: print(repr(str(error)))" for use in uses.values()]
+    messages = run(bare, "\n".join(["import attnrank", *lines]), tmp_path).splitlines()
+    for extra, message in zip(uses, messages, strict=True):
+        assert f"pip install 'attnrank[{extra}]'" in ast.literal_eval(message)
 
 
 #: A layer and input in the place of those of the front page, its bias random; and its own weights, with and without

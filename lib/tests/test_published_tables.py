@@ -49,12 +49,12 @@ def published(request):
     return request.param
 
 
-def verified(name: str, **changes) -> Verdict:
-    """The verdict of the command ``python -m attnrank.sweep NAME --verify 3`` in at most a second a row."""
+def verified(name: str, rows: int, seconds: float, **changes) -> Verdict:
+    """The verdict of the command ``python -m attnrank.sweep NAME --verify ROWS --seconds SECONDS``."""
     generator = torch.Generator()
     generator.seed()
     experiment = dataclasses.replace(EXPERIMENTS[name], **changes)
-    return verify(name, experiment, rows=1 if changes else 3, seconds=1, generator=generator, folder=RESULTS)
+    return verify(name, experiment, rows=rows, seconds=seconds, generator=generator, folder=RESULTS)
 
 
 @pytest.mark.parametrize("name", [name for name, of in EXPERIMENTS.items() if isinstance(of.repeats, Measured)])
@@ -76,12 +76,16 @@ def test_published_table_belongs_to_an_experiment_and_is_small(published):
 
 
 def test_published_rows_are_computed_again(published):
-    """Three rows, drawn anew each time: whichever they are, the code gives them. A failure names file and setting."""
-    verdict = verified(published)
-    assert verdict.failure is None, verdict.failure
-    if not verdict.compared:
+    """Three rows that take little, or one of those that take a second, drawn anew each time: whichever they are, the
+    code gives them. A failure names file and setting."""
+    for rows, seconds in ((3, 0.25), (1, 1.0)):
+        verdict = verified(published, rows, seconds)
+        assert verdict.failure is None, verdict.failure
+        if verdict.compared:
+            break
+    else:
         pytest.skip(str(verdict))
-    assert 1 <= verdict.compared <= min(3, verdict.drawable)
+    assert 1 <= verdict.compared <= min(rows, verdict.drawable)
 
 
 def other(value, by):
@@ -141,7 +145,7 @@ def test_a_changed_function_is_found(published):
         return wrong(experiment.repeats, setting, results, len(table))
 
     free = {"seconds_again": lambda setting: 0.0, "data": "", "checkpoint": False, "threads": "one"}
-    verdict = verified(published, function=changed, **free)
+    verdict = verified(published, 1, 1.0, function=changed, **free)
     if verdict.failure is None and not verdict.compared:
         pytest.skip(str(verdict))
     assert re.search(r"\.csv line \d+: .* recomputed", verdict.failure)

@@ -439,7 +439,7 @@ def test_workers_know_the_environment_of_their_sweep(monkeypatch, tmp_path):
     def function(n):
         return {"value": os.environ.get("ATTNRANK_DATA", "")}
 
-    for at, named in enumerate(("first", "second", None)):
+    for at, named in enumerate(("first", None)):
         if named is None:
             monkeypatch.delenv("ATTNRANK_DATA")
         else:

@@ -6,7 +6,7 @@ skips nothing. Models are those of :mod:`attnrank.models`, or any with ``queries
 """
 
 from attnrank.training.checkpoint import ENDING, load, save
-from attnrank.training.flops import forward_flops, image_flops, text_flops, training_flops
+from attnrank.training.flops import flops_by_shape, forward_flops, image_flops, text_flops, training_flops
 from attnrank.training.images import Images, crop_and_flip
 from attnrank.training.labelled import Labelled
 from attnrank.training.loop import NonFiniteLoss, Run, train
@@ -17,6 +17,6 @@ from attnrank.training.source import Source
 
 __all__ = [
     "ENDING", "TOLERANCES", "Images", "Labelled", "NonFiniteLoss", "Recipe", "Run", "Sequences", "Source",
-    "attention_ranks", "crop_and_flip", "decay_groups", "forward_flops", "image_flops", "learning_rate", "load", "save",
-    "text_flops", "train", "training_flops",
+    "attention_ranks", "crop_and_flip", "decay_groups", "flops_by_shape", "forward_flops", "image_flops",
+    "learning_rate", "load", "save", "text_flops", "train", "training_flops",
 ]

@@ -33,12 +33,18 @@ def training_flops(model: VisionTransformer, images: int) -> int:
 
 def image_flops(model: VisionTransformer) -> int:
     """Operations of a Vision Transformer's forward pass over one image."""
-    channels, side, _ = model.image_shape
-    d, size = model.config.width, model.patch_size
-    grid = (side // size) ** 2
-    pooling = 2 * grid * d if model.pool == "sequence" else 0
-    classes = model.classifier.out_features
-    return 2 * grid * channels * size**2 * d + forward_flops(model.config, model.tokens) + pooling + 2 * d * classes
+    shape, classes = model.image_shape, model.classifier.out_features
+    return flops_by_shape(model.config, shape, model.patch_size, classes=classes, pool=model.pool)
+
+
+def flops_by_shape(
+    config: TransformerConfig, image_shape: tuple[int, int, int], patch_size: int, *, classes: int, pool: str
+) -> int:
+    """`image_flops` of a model that need not be there; images are of the shape (channels, side, side)."""
+    channels, side, _ = image_shape
+    grid = (side // patch_size) ** 2
+    embedding, pooling = 2 * grid * channels * patch_size**2, 2 * grid if pool == "sequence" else 0
+    return (embedding + pooling + 2 * classes) * config.width + forward_flops(config, grid + (pool == "class"))
 
 
 def text_flops(model: TextTransformer, n: int) -> int:

@@ -81,8 +81,8 @@ def difference(
     """
     _check.choice("column", column, table.columns)
     level = 1 - 0.025 / _check.integer("together", together, minimum=1)
-    values = [_arm(table, arm).set_index("seed")[column] for arm in (first, second)]
-    pairs = (values[1] - values[0]).dropna().tolist()
+    before, after = (_by_seed(table, arm, column) for arm in (first, second))
+    pairs = (after - before).dropna().tolist()
     if not pairs:
         return None
     return mean_of(pairs, level) if pooled is None else _around(pairs, pooled.half(2 / len(pairs), level))
@@ -101,12 +101,14 @@ def _around(values: Sequence[float], half: float) -> Difference:
     return Difference(mean, float(mean - half), float(mean + half), len(values))
 
 
-def _arm(table: pd.DataFrame, arm: dict) -> pd.DataFrame:
-    chosen = np.logical_and.reduce([table[name] == value for name, value in arm.items()])
-    rows = table[chosen]
-    if rows.seed.duplicated().any():
+def _by_seed(table: pd.DataFrame, arm: dict, column: str) -> pd.Series:
+    # one comparison of all columns: pages ask for hundreds of arms, and pandas takes long for each column by itself
+    of, wanted = table[list(arm)].to_numpy(dtype=object), np.array(list(arm.values()), dtype=object)
+    rows = (of == wanted).all(axis=1)
+    values = pd.Series(table[column].to_numpy()[rows], index=table["seed"].to_numpy()[rows])
+    if values.index.has_duplicates:
         raise ValueError(f"the columns {sorted(arm)} must single out one arm, got several runs of one seed for {arm}")
-    return rows
+    return values
 
 
 def rank_correlation(table: pd.DataFrame, first: str, second: str) -> tuple[float, float, float, int]:

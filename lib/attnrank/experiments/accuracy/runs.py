@@ -14,7 +14,7 @@ from attnrank.data import SOURCES
 from attnrank.experiments.shared.runs import epoch_of, mean_rank, path_of, ranks_of_layer, setting_of, train_or_stop
 from attnrank.models import TransformerConfig, VisionTransformer
 from attnrank.sweep import Setting, device
-from attnrank.training import Images, Recipe, Run, image_flops, training_flops
+from attnrank.training import Images, Recipe, Run, flops_by_shape, image_flops, training_flops
 
 #: What is done to the scores, beside their dimension: the fields of `TransformerConfig` that differ.
 INTERVENTIONS: dict[str, dict] = {
@@ -114,15 +114,19 @@ def configuration(setting: Setting) -> TransformerConfig:
 
 def untrained(setting: Setting) -> VisionTransformer:
     """The model of a setting as it is drawn from its seed; sequence pooling, learned positions, no class token."""
-    source = SOURCES[setting["dataset"]]
-    if source.shape is None:
-        raise ValueError(f"dataset must be one of images, got {setting['dataset']!r}")
-    channels, side, _ = source.shape
+    channels, side, _ = _image_shape(setting)
     return VisionTransformer(
         configuration(setting), image_size=side, patch_size=setting["patch"], channels=channels,
-        classes=source.classes, pool="sequence",
+        classes=SOURCES[setting["dataset"]].classes, pool="sequence",
         generator=torch.Generator().manual_seed(_check.integer("seed", setting["seed"], minimum=0)),
     )  # fmt: skip
+
+
+def _image_shape(setting: Setting) -> tuple[int, int, int]:
+    shape = SOURCES[setting["dataset"]].shape
+    if shape is None:
+        raise ValueError(f"dataset must be one of images, got {setting['dataset']!r}")
+    return shape
 
 
 def is_wide(setting: Setting) -> bool:
@@ -149,7 +153,11 @@ def _seconds_of_shape(shape: tuple[tuple[str, Any], ...]) -> float:
     setting = dict(shape) | {"seed": 0}
     images, epochs = SOURCES[setting["dataset"]].rows("train"), setting["epochs"]
     steps = epochs * math.ceil(images / recipe(setting).batch)
-    return STEP * steps + training_flops(untrained(setting), images * epochs) / SPEED
+    flops = flops_by_shape(
+        configuration(setting), _image_shape(setting), setting["patch"], classes=SOURCES[setting["dataset"]].classes,
+        pool="sequence",
+    )  # fmt: skip
+    return STEP * steps + 3 * images * epochs * flops / SPEED
 
 
 def probe_images(dataset: str) -> torch.Tensor:

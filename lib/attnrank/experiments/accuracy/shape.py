@@ -69,6 +69,11 @@ def agreement(
     distances = np.sqrt(((null - a) ** 2).mean(1))
     distance = float(np.sqrt(((b - a) ** 2).mean()))
     near = int((distances <= distance).sum())
-    correlations = [np.corrcoef(a, curve)[0, 1] for curve in null[:1000]]
     p_value = (1 + near) / (1 + simulations)
-    return Agreement(distance, p_value, float(np.corrcoef(a, b)[0, 1]), float(np.median(correlations)))
+    return Agreement(distance, p_value, float(_correlations(a, b)), float(np.median(_correlations(a, null[:1000]))))
+
+
+def _correlations(curve: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Linear correlations (...) of a curve (points) with others (..., points)."""
+    curve, others = curve - curve.mean(), others - others.mean(-1, keepdims=True)
+    return others @ curve / (np.linalg.norm(others, axis=-1) * np.linalg.norm(curve))
