@@ -22,8 +22,9 @@ PRELOADED = [
 
 @cache
 def server() -> ForkServerContext | None:
-    """Of processes that begin with the imports done; None where the system has none (Windows)."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
+    """Of processes that begin with the imports done; None where the system has none, or where what a library does when
+    it is imported may not survive a fork (macOS)."""
+    if sys.platform != "linux":
         return None
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
