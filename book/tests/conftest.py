@@ -8,13 +8,13 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import building
 import nbformat
 import pytest
 import yaml
 from filelock import FileLock
 
 import browsing
+import building
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,8 @@ import pytest
 import redirects
 from docutils import nodes
 from sphinx.errors import ConfigError
+
+import building
 
 RUNS = "from pathlib import Path\nwith Path('../runs').open('a') as file:\n    file.write('x')\n"
 TEXT = """---
@@ -27,6 +30,18 @@ print('quiet')
 ```
 """
 ANSWER = "import runpy\nprint(runpy.run_path('../lib/attnrank/__init__.py')['ANSWER'])"
+
+
+@pytest.mark.parametrize("forked", [True, False])
+def test_a_command_gives_its_status_and_what_it_prints(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, forked: bool
+) -> None:
+    if not forked:  # as on systems where builds are not forked
+        monkeypatch.setattr(building, "server", lambda: None)
+    shown = building.run(["--version"], tmp_path, dict(os.environ))
+    assert (shown.returncode, "Jupyter Book" in shown.stdout) == (0, True), shown.stdout
+    failed = building.run(["build", "nowhere"], tmp_path, dict(os.environ))
+    assert failed.returncode != 0 and "nowhere" in failed.stdout
 
 
 class TestFailures:

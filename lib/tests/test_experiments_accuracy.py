@@ -396,6 +396,10 @@ def test_rows_have_the_size_and_the_cost_of_their_arm():
         assert (arm.parameters == sum(sizes)).all() and (arm.trained_parameters == sum(trained)).all()
         assert (arm.flops_per_image == flops).all() and (arm.n == model.tokens).all()
         assert (arm.training_flops == 3 * flops * images * arm.epochs).all()
+        every, epochs = SOURCES[name].rows("train"), int(setting["epochs"])  # predictions know no partial copy
+        steps = epochs * math.ceil(every / runs.recipe(setting).batch)
+        seconds = runs.STEP * steps + training.training_flops(model, every * epochs) / runs.SPEED
+        assert runs.seconds_to_train(setting) == pytest.approx(seconds, rel=1e-12)
 
 
 def test_rows_take_about_as_long_as_predicted():

@@ -40,7 +40,10 @@ def image_flops(model: VisionTransformer) -> int:
 def flops_by_shape(
     config: TransformerConfig, image_shape: tuple[int, int, int], patch_size: int, *, classes: int, pool: str
 ) -> int:
-    """`image_flops` of a model that need not be there; images are of the shape (channels, side, side)."""
+    """`image_flops` of a model that need not be there; ``pool`` is that of `VisionTransformer`.
+
+    Images are of the shape (channels, side, side), and patches divide them.
+    """
     channels, side, _ = image_shape
     grid = (side // patch_size) ** 2
     embedding, pooling = 2 * grid * channels * patch_size**2, 2 * grid if pool == "sequence" else 0

@@ -150,14 +150,14 @@ def seconds_to_train(setting: Setting) -> float:
 
 @lru_cache(maxsize=256)
 def _seconds_of_shape(shape: tuple[tuple[str, Any], ...]) -> float:
-    setting = dict(shape) | {"seed": 0}
+    setting = dict(shape)
     images, epochs = SOURCES[setting["dataset"]].rows("train"), setting["epochs"]
     steps = epochs * math.ceil(images / recipe(setting).batch)
     flops = flops_by_shape(
         configuration(setting), _image_shape(setting), setting["patch"], classes=SOURCES[setting["dataset"]].classes,
         pool="sequence",
     )  # fmt: skip
-    return STEP * steps + 3 * images * epochs * flops / SPEED
+    return STEP * steps + 3 * images * epochs * flops / SPEED  # three passes, as `training_flops` of the model
 
 
 def probe_images(dataset: str) -> torch.Tensor:
