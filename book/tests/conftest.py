@@ -15,8 +15,13 @@ from filelock import FileLock
 
 import browsing
 import building
+import kernels
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def pytest_configure() -> None:
+    kernels.fork()
 
 
 def build(book: Path, *options: str, execute: str | None = None) -> subprocess.CompletedProcess[str]:

@@ -14,6 +14,7 @@ from docutils import nodes
 from sphinx.errors import ConfigError
 
 import building
+import forking
 
 RUNS = "from pathlib import Path\nwith Path('../runs').open('a') as file:\n    file.write('x')\n"
 TEXT = """---
@@ -37,7 +38,7 @@ def test_a_command_gives_its_status_and_what_it_prints(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, forked: bool
 ) -> None:
     if not forked:  # as on systems where builds are not forked
-        monkeypatch.setattr(building, "server", lambda: None)
+        monkeypatch.setattr(forking, "server", lambda: None)
     shown = building.run(["--version"], tmp_path, dict(os.environ))
     assert (shown.returncode, "Jupyter Book" in shown.stdout) == (0, True), shown.stdout
     failed = building.run(["build", "nowhere"], tmp_path, dict(os.environ))

@@ -1,8 +1,21 @@
 """No clock decides a property: examples may take as long as a busy machine makes them take."""
 
+import gc
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """What collection makes stays to the end: to search it for garbage again and again takes a twentieth of the time."""
+    gc.disable()
+    result = yield
+    gc.freeze()
+    gc.enable()
+    return result
+
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")

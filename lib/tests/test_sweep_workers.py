@@ -51,6 +51,8 @@ import sys
 import distributed
 
 if __name__ == "__main__":
+    if sys.platform == "linux":  # the workers begin with the imports done; elsewhere each does them
+        distributed.utils.get_mp_context().set_forkserver_preload(["distributed", "attnrank"])
     with distributed.LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=":0") as cluster:
         print(cluster.scheduler_address, flush=True)
         sys.stdin.read()
@@ -59,6 +61,8 @@ if __name__ == "__main__":
 
 # No connection is given up because the machine is busy.
 PATIENT = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "1h", "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "1h"}
+if sys.platform == "linux":
+    PATIENT["DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD"] = "forkserver"
 dask.config.refresh(env=PATIENT)
 
 
@@ -273,8 +277,8 @@ class ClusterProcess:
         found = []
         for child in psutil.Process(self.process.pid).children():
             with suppress(psutil.Error):  # it has just ended
-                if any("spawn_main" in part for part in child.cmdline()):
-                    found.append(child)
+                found += child.children() if "forkserver" in str(child.cmdline()) else []
+                found += [child] if "spawn_main" in str(child.cmdline()) else []
         return found
 
     def kill_one(self, chance):
