@@ -25,7 +25,7 @@ def test_a_table_of_ones_own(root: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("n", "d_h", "heads"), [(64, 16, 20_000), (256, 16, 8000), (256, 64, 8000), (1024, 32, 2000)])
+@pytest.mark.parametrize(("n", "d_h", "heads"), [(64, 16, 8000), (256, 16, 4000), (256, 64, 4000), (1024, 32, 1000)])
 def test_how_far_chance_moves_a_head(n: int, d_h: int, heads: int, causal: bool) -> None:
     """What the page says of random heads: a spread of about 0.3 to 0.4 sqrt n, fewer than 1 in 200 above the bound by
     more than sqrt n. The exact binomial test of 1 in 200 fails by chance at most once in a million, all cases together;
