@@ -1,6 +1,6 @@
-"""Processes that begin with the imports done: for a small book, and for most notebooks, these take longer than the work.
+"""Processes that begin with the imports done, which take longer than to build a small book or to run most notebooks.
 
-The processes are forked from one that has imported the libraries, and nothing of this project.
+They are forked from one that has imported the libraries, and nothing of this project.
 """
 
 from __future__ import annotations
