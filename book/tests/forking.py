@@ -14,11 +14,12 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+# Not pandas, nor what imports it: when it is imported it asks whether it is in a notebook.
 PRELOADED = [
     "jupyter_book.cli.main", "jupyter_book.sphinx", "jupytext", "myst_nb.sphinx_ext", "sphinx.builders.html",
     "sphinx_book_theme", "sphinx_design", "sphinx_exercise", "sphinx_external_toc", "sphinx_jupyterbook_latex",
     "sphinx_proof", "sphinxcontrib.bibtex", "a11y_pygments", "fontTools.subset", "PIL.Image", "unittest.mock",
-    "ipykernel.kernelapp", "torch", "pandas", "scipy.stats", "seaborn", "joblib",
+    "ipykernel.kernelapp", "torch", "scipy.stats", "matplotlib.pyplot", "joblib",
 ]  # fmt: skip
 
 
