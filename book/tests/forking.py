@@ -10,8 +10,11 @@ import multiprocessing
 import os
 import sys
 from functools import cache
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # Windows has none
+    from multiprocessing.context import ForkServerContext
 
 ROOT = Path(__file__).resolve().parents[2]
 # Not pandas, nor what imports it: when it is imported it asks whether it is in a notebook.

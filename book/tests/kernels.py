@@ -6,13 +6,15 @@ import os
 import signal
 import sys
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerProcess
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jupyter_client import launcher
 from jupyter_client.provisioning import local_provisioner
 
 import forking
+
+if TYPE_CHECKING:  # Windows has none
+    from multiprocessing.context import ForkServerProcess
 
 
 class Kernel:
