@@ -70,8 +70,8 @@ def test_a_kernel_shows_figures_and_tells_of_errors(kernel) -> None:
 def test_a_kernel_is_interrupted_and_ended(kernel) -> None:
     _, manager, client = kernel
     process = psutil.Process(manager.provisioner.pid)
-    client.execute("import time\nprint('begun')\ntime.sleep(3600)")
-    while client.get_iopub_msg(timeout=None)["content"].get("text") != "begun\n":
+    client.execute("import time\nprint('begun', end='')\ntime.sleep(3600)")
+    while "begun" not in client.get_iopub_msg(timeout=None)["content"].get("text", ""):
         pass
     manager.interrupt_kernel()
     while client.get_iopub_msg(timeout=None)["content"].get("ename") != "KeyboardInterrupt":
