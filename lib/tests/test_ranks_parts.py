@@ -10,7 +10,7 @@ import torch
 from test_ranks_hardmax import PATHS, draw, exact_rank, force, last_bits
 
 from attnrank import hardmax_rank, numerical_rank
-from attnrank.ranks import certified_rank
+from attnrank.ranks import certified_rank, hardmax
 from attnrank.ranks._context import one_thread
 from attnrank.ranks._hardmax import blocks, exact, rounding, search, tiles
 from attnrank.ranks._hardmax import range as range_of_scores
@@ -41,18 +41,21 @@ def growth(roundings, unit):
 
 
 @pytest.mark.parametrize("d_h", [1, 2, 7, 64, 1000, 4096])
-def test_bounds_cover_the_worst_rounding_in_the_worst_order(d_h):
+@pytest.mark.parametrize(("dtype", "unit"), [(torch.float32, 2.0**-24), (torch.float64, 2.0**-53)])
+def test_bounds_cover_the_worst_rounding_in_the_worst_order(d_h, dtype, unit):
     """Both factors are rounded once, then d_h products and sums of them, and a slack is for two scores."""
-    single = rounding.score_error(d_h, torch.tensor(3.0), torch.tensor(5.0)).item()
-    assert 15 * growth(d_h + 2, 2.0**-24) < Fraction(single) < 15 * growth(2 * d_h + 16, 2.0**-24)
+    lengths = torch.tensor([3.0, 5.0], dtype=dtype)
+    error = rounding.score_error(d_h, *lengths).item()
+    assert 15 * growth(d_h + 2, unit) < Fraction(error) < 15 * growth(2 * d_h + 16, unit)
     double = rounding.sum_error(d_h, torch.tensor(3.0, dtype=torch.float64)).item()
     assert 3 * growth(d_h + 1, 2.0**-53) < Fraction(double) < 3 * growth(2 * d_h + 16, 2.0**-53)
     assert rounding.sum_error(d_h, torch.zeros(1).double()) >= d_h * 2.0**-1022  # products may all be flushed to zero
-    heads = Heads.of(draw(30, 1, 3, d_h), draw(31, 1, 4, d_h), causal=False)
+    heads = Heads.of(draw(30, 1, 3, d_h), draw(31, 1, 4, d_h), causal=False, dtype=dtype)
+    assert heads.x.dtype == heads.y.dtype == heads.slack.dtype == dtype
     longest = max(sum(Fraction(y) ** 2 for y in row) for row in heads.y[0].tolist())
     for row, slack in zip(heads.x[0].tolist(), heads.slack[0].tolist(), strict=True):
         square = longest * sum(Fraction(x) ** 2 for x in row)
-        assert Fraction(slack) ** 2 > 4 * growth(d_h + 2, 2.0**-24) ** 2 * square
+        assert Fraction(slack) ** 2 > 4 * growth(d_h + 2, unit) ** 2 * square
 
 
 def test_norms_bound_lengths_whose_squares_underflow():
@@ -67,6 +70,7 @@ def test_the_bound_covers_factors_that_are_cut_to_8_bits(monkeypatch):
     assert x.double() ** 2 - 1 > rounding.score_error(1, x, x)  # the negative control
     monkeypatch.setattr(rounding, "_factors_may_be_rounded", lambda: True)
     assert x.double() ** 2 - 1 <= rounding.score_error(1, x, x) <= 2.0**-5
+    assert rounding.score_error(1, x.double(), x.double()) < 2.0**-48  # of float64 factors nothing is cut
 
 
 @pytest.mark.parametrize("place", [torch.backends, torch.backends.mkldnn, torch.backends.cuda.matmul])
@@ -103,6 +107,29 @@ def test_a_tile_holds_no_more_scores_than_float32_counts(monkeypatch):
     assert tiles.tile_scores(torch.device("cpu")) == 3 * tiles.cache_bytes() // 4
     monkeypatch.setattr(torch, "get_num_threads", lambda: 10**4)
     assert tiles.tile_scores(torch.device("cpu")) == tiles.tile_scores(torch.device("cuda")) == 2**24
+
+
+@pytest.mark.parametrize(
+    ("device", "capability", "dtype"),
+    [("cuda", (9, 0), torch.float64), ("cuda", (8, 6), torch.float32), ("cpu", None, torch.float32)],
+)
+def test_scores_are_in_float64_where_a_gpu_is_as_fast_in_it(monkeypatch, device, capability, dtype):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert tiles.block_dtype.__wrapped__(torch.device(device)) == dtype
+
+
+def test_float64_scores_leave_less_undecided(monkeypatch):
+    """Not two keys of which one is longer by a millionth, which float32 does; but equal ones all the same."""
+    pairs, honest = [], blocks.best_of_pairs
+    monkeypatch.setattr(blocks, "best_of_pairs", lambda *x: (pairs.append(len(x[2])), honest(*x))[1])
+    q, k = draw(40, 4, 90, 64, dtype=torch.float32), draw(41, 4, 80, 64, dtype=torch.float32)
+    k[:, 7] = (1 + 2.0**-20) * k[:, 3]
+    tied = k.index_select(1, torch.tensor([*range(80), 7]))
+    single = [hardmax_rank(q, keys) for keys in (k, tied)]
+    assert len(pairs) == 2
+    monkeypatch.setattr(hardmax, "block_dtype", lambda device: torch.float64)
+    assert torch.equal(hardmax_rank(q, k), single[0]) and len(pairs) == 2
+    assert torch.equal(hardmax_rank(q, tied), single[1]) and len(pairs) == 3
 
 
 def test_a_zero_query_does_not_hide_a_tie_of_another():

@@ -117,7 +117,7 @@ def test_memory_on_the_device_does_not_grow_with_the_square(second_device):  # n
         before = MEMORY.reset()
         hardmax_rank(q, k)
         extra = MEMORY.peak - before
-    assert extra < 2**28 < 4 * n**2 / 100  # a hundredth of the scores
+    assert extra < 4 * n**2 / 100  # a hundredth of the scores
 
 
 class Heads(torch.nn.Module):

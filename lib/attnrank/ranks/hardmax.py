@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attnrank import _check
 from attnrank.ranks._context import outside_compilation, widened
-from attnrank.ranks._hardmax import Heads, block_ranks, search_rank, tile_scores
+from attnrank.ranks._hardmax import Heads, block_dtype, block_ranks, search_rank, tile_scores
 
 #: Scores of a matrix up to which all are computed, block by block. Beyond, tiles of keys are searched.
 SMALL = 1 << 22
@@ -71,8 +71,10 @@ def hardmax_rank(
         tile = min(_check.integer("tile", tile, minimum=1), max(q.shape[-2], k.shape[-2]))
     batch = q.shape[:-2]
     with torch.autocast(q.device.type, enabled=False):
-        heads = Heads.of(widened(q.detach()), widened(k.detach()), causal)
-        if tile is None and _is_small(q, k):
+        small = tile is None and _is_small(q, k)
+        dtype = block_dtype(q.device) if small else torch.float32
+        heads = Heads.of(widened(q.detach()), widened(k.detach()), causal, dtype)
+        if small:
             return block_ranks(heads, causal=causal).reshape(batch)
         ranks = [search_rank(heads[i : i + 1], causal=causal, tile=tile) for i in range(len(heads.q))]
         return torch.stack(ranks).reshape(batch)

@@ -1,6 +1,6 @@
 """The hardmax rank: the number of keys that are the best key of some query, exactly. How it is found, and where.
 
-1. `working`: queries and keys in float32, keys measured from their mean; and for every query a slack that bounds all
+1. `working`: queries and keys, keys measured from their mean; and for every query a slack that bounds all
    rounding errors of its scores (`rounding`). A query is decided if one key alone scores within the slack of its best
    score: then that key is the best in exact arithmetic, too. A query that is zero chooses key 0.
    Where numbers are extreme, NaN, infinite ones and scores that overflow are refused, by a rule that knows no order of
@@ -14,13 +14,14 @@
    Both in `exact` arithmetic: numbers are cut into slices of few bits, products and sums of which float64 holds
    without error. The first of several best keys wins.
 
-So float32 does nearly all of the work and decides nothing that rounding could change: the rank does not depend on the
-tile, the batch, the threads, the device or the precision of products that the user allows.
+So float32 does nearly all of the work, or float64 in `blocks` where a GPU is as fast in it, and decides nothing that
+rounding could change: the rank does not depend on the tile, the batch, the threads, the device or the precision of
+products that the user allows.
 """
 
 from attnrank.ranks._hardmax.blocks import block_ranks
 from attnrank.ranks._hardmax.search import search_rank
-from attnrank.ranks._hardmax.tiles import tile_scores
+from attnrank.ranks._hardmax.tiles import block_dtype, tile_scores
 from attnrank.ranks._hardmax.working import Heads
 
-__all__ = ["Heads", "block_ranks", "search_rank", "tile_scores"]
+__all__ = ["Heads", "block_dtype", "block_ranks", "search_rank", "tile_scores"]

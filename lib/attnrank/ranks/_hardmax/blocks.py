@@ -26,7 +26,7 @@ def block_ranks(heads: Heads, *, causal: bool) -> Tensor:
     together, rows = max(1, size // (n * m)), min(n, max(QUERIES, size // m))
     scratch = heads.x.new_empty(min(together, batch) * rows * m)
     hidden = torch.full((rows, rows), -torch.inf, device=scratch.device).tril_(-1) if causal else None
-    chosen = heads.x.new_zeros(batch, m)  # by how many queries; float32 counts them exactly
+    chosen = heads.x.new_zeros(batch, m)  # by how many queries, exactly
     pairs: list[Any] = []
     each = (heads.x.mT, heads.slack[:, None], heads.y, chosen)
     parts = zip(range(0, batch, together), *(values.split(together) for values in each), strict=True)

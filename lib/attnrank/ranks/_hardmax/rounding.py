@@ -23,19 +23,19 @@ def power_of_two(largest: Tensor) -> Tensor:
 
 
 def norms(x: Tensor) -> Tensor:
-    """Euclidean norms of the rows of ``x`` in float32, with a floor."""
+    """Euclidean norms of the rows of ``x``, with a floor."""
     return torch.linalg.vector_norm(x, dim=-1) + math.sqrt(x.shape[-1]) * FLOOR
 
 
 def score_error(d_h: int, query_norms: Tensor, key_norms: Tensor) -> Tensor:
-    """Bound of the error of a float32 product of a query and a key, in any order of summation.
+    """Bound of the error of a product of a query and a key, in any order of summation, in the precision of their norms.
 
-    It covers the conversion of both to float32 after scaling and centring; the product, also where the user allows
-    torch to round its factors further; numbers that underflow; and the errors of the norms themselves.
+    It covers the conversion of both to that precision after scaling and centring; the product, also where the user
+    allows torch to round factors in float32 further; numbers that underflow; and the errors of the norms themselves.
     """
-    unit, tiny, _ = _FORMATS[torch.float32]
+    unit, tiny, _ = _FORMATS[query_norms.dtype]
     relative = _growth(d_h, unit)
-    if _factors_may_be_rounded():
+    if query_norms.dtype == torch.float32 and _factors_may_be_rounded():
         relative += 2.0**-6  # to 8 bits, or cut to them
     relative *= (1 + relative) ** 3
     lost = 4 * d_h * tiny  # relative q k + lost (1 + q + k), in few calls: these tensors are small

@@ -14,7 +14,10 @@ from attnrank.ranks._hardmax.working import Heads
 
 #: Keys of a tile: few, so that queries are found finished early and looking at one tile twice costs little, but so many
 #: that a product is worth its call; on a GPU more.
-KEYS, GPU_KEYS = (128, 512), (1024, 4096)
+KEYS, GPU_KEYS = (128, 512), (1024, 8192)
+
+#: Scores held at once on a GPU: with so many the calls weigh little, and no query has too many to count in float32.
+GPU_SCORES = 1 << 26
 
 #: The share of the keys that a tile has between these.
 SHARE = 1 / 16
@@ -108,7 +111,8 @@ class Search:
         self.keys = keys[order] if self.prune else keys
         least, most = KEYS if device.type == "cpu" else GPU_KEYS
         self.columns = min(tile or max(least, min(int(SHARE * len(keys)), most)), len(keys))
-        self.scores = self.columns * tile if tile else max(self.columns, tile_scores(device))
+        held = tile_scores(device) if device.type == "cpu" else GPU_SCORES
+        self.scores = self.columns * tile if tile else max(self.columns, held)
         self.scratch = torch.empty(self.scores, dtype=torch.float32, device=device)
 
     def choose(self, queries: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""How many float32 scores are held at once: what fits the second-level cache of a core, or keeps a GPU busy."""
+"""How many scores are held at once, what fits the second-level cache of a core or keeps a GPU busy, and how precise."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ import torch
 #: the next level does.
 DEFAULT_CACHE, LEAST_CACHE, MOST_CACHE = 1 << 20, 1 << 20, 1 << 22
 
-#: Scores held at once on a GPU, and at most by the threads of a processor: what is counted in float32 is exact so far.
+#: Scores of a block on a GPU, and held at most by the threads of a processor: what float32 counts is exact so far.
 MOST_SCORES = 1 << 24
+
+#: Compute capabilities of the GPUs that multiply float64 at half the rate of float32, or as fast; others take 32 times
+#: as long or more. Those of NVIDIA's P100, V100, A100, H100 and B200 (CUDA C++ Programming Guide, arithmetic
+#: instructions), and of AMD's MI200 and MI300.
+FAST_DOUBLE = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0), (9, 4)}
 
 
 def tile_scores(device: torch.device) -> int:
@@ -20,6 +25,14 @@ def tile_scores(device: torch.device) -> int:
     if device.type != "cpu":
         return MOST_SCORES
     return min(cache_bytes() // 4 * torch.get_num_threads(), MOST_SCORES)
+
+
+@functools.cache
+def block_dtype(device: torch.device) -> torch.dtype:
+    """Precision of scores that are all computed: on some GPUs float64, which leaves next to nothing undecided, costs
+    less than the calls that decide."""
+    fast = device.type == "cuda" and torch.cuda.get_device_capability(device) in FAST_DOUBLE
+    return torch.float64 if fast else torch.float32
 
 
 @functools.cache

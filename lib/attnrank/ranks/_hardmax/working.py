@@ -1,4 +1,4 @@
-"""Queries and keys in float32 for the bulk of the work, and how far their scores can be from the exact ones."""
+"""Queries and keys in the precision of the bulk of the work, and how far their scores can be from the exact ones."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MODERATE = (2.0**-20, 2.0**20)
 class Heads:
     """Matrices of one batch: ``q`` (batch, n, d_h) and ``k`` (batch, m, d_h) as given, ``x`` and ``y`` to work with.
 
-    ``x`` and ``y`` are float32. A key whose score in ``x y^T`` is more than ``slack`` (batch, n) below the best is not
-    the best key. ``norm`` (batch, n) and ``key_norm`` (batch, m) bound the lengths of their rows. ``zero`` (batch, n)
-    marks queries that are zero; None if there are none: all keys tie for them.
+    ``x`` and ``y`` are float32, or float64 if asked for. A key whose score in ``x y^T`` is more than ``slack``
+    (batch, n) below the best is not the best key. ``norm`` (batch, n) and ``key_norm`` (batch, m) bound the lengths of
+    their rows. ``zero`` (batch, n) marks queries that are zero; None if there are none: all keys tie for them.
     """
 
     q: Tensor
@@ -33,16 +33,16 @@ class Heads:
     zero: Tensor | None
 
     @classmethod
-    def of(cls, q: Tensor, k: Tensor, causal: bool) -> Heads:
+    def of(cls, q: Tensor, k: Tensor, causal: bool, dtype: torch.dtype = torch.float32) -> Heads:
         """Of ``q`` (..., n, d_h) and ``k``; raises ValueError for NaN, infinite numbers, and scores that overflow."""
         given = q, k
         q, k = q.reshape(-1, *q.shape[-2:]), k.reshape(-1, *k.shape[-2:])
-        x, y = _float(q).float(), _centred(_float(k))
+        x, y = _float(q, dtype).to(dtype), _centred(_float(k, dtype)).to(dtype)
         norm, key_norm = norms(x), norms(y)
         longest, longest_key, shortest = torch.stack([norm.amax(), key_norm.amax(), norm.amin()]).tolist()
         if not (MODERATE[0] <= longest <= MODERATE[1] and MODERATE[0] <= longest_key <= MODERATE[1]):  # NaN, too
             check_range(*given, causal)
-            x, y = _scaled(_float(q)).float(), _centred(_scaled(_float(k)))
+            x, y = _scaled(_float(q, dtype)).to(dtype), _centred(_scaled(_float(k, dtype))).to(dtype)
             norm, key_norm = norms(x), norms(y)
             shortest = norm.amin().item()
         slack = 2 * score_error(x.shape[-1], norm, key_norm.amax(-1, keepdim=True))
@@ -57,9 +57,9 @@ class Heads:
         return Heads(*(None if values is None else values[part] for values in vars(self).values()))  # type: ignore[arg-type]
 
 
-def _float(x: Tensor) -> Tensor:
-    """Half precision converted to float32, without error."""
-    return x if x.dtype == torch.float64 else x.float()
+def _float(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Numbers of less precision than ``dtype`` converted to it, without error."""
+    return x if x.dtype == torch.float64 else x.to(dtype)
 
 
 def _scaled(x: Tensor) -> Tensor:
@@ -68,6 +68,6 @@ def _scaled(x: Tensor) -> Tensor:
 
 
 def _centred(k: Tensor) -> Tensor:
-    """Keys in float32 from their mean, or nearly: one vector less for all changes no argmax, and rounding errors are
-    then relative to differences of keys."""
-    return (k - k.mean(-2, keepdim=True)).float()
+    """Keys from their mean, or nearly: one vector less for all changes no argmax, and rounding errors are then relative
+    to differences of keys."""
+    return k - k.mean(-2, keepdim=True)
