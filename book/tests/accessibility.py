@@ -44,9 +44,6 @@ TAKE_ARTICLE = """() => {
 }"""
 GIVE_ARTICLE = "() => document.querySelector('article').replaceChildren(...window.parts)"
 KEEP_ONE_OF_EACH_STYLE = """known => {
-    const still = document.createElement('style')
-    still.textContent = '*, ::before, ::after { transition: none !important; animation: none !important }'
-    document.head.append(still)
     const paths = new Map(), seen = new Set(known), kept = new Set()
     const path = e => {
         if (!e || e === document.documentElement) return ''
@@ -56,12 +53,17 @@ KEEP_ONE_OF_EACH_STYLE = """known => {
     }
     for (const e of document.body.querySelectorAll('*')) {
         if (![...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()) || seen.has(path(e))) continue
+        if (!e.checkVisibility()) continue  // what is folded would be laid out to be measured
         const box = e.getBoundingClientRect()
         if (box.width === 0 || box.height === 0) continue
         seen.add(path(e))
         for (let p = e; p; p = p.parentElement) kept.add(p)
     }
     for (const e of [...document.body.querySelectorAll('*')]) if (!kept.has(e) && e.isConnected) e.remove()
+    // now, for the few that are left
+    const still = document.createElement('style')
+    still.textContent = '*, ::before, ::after { transition: none !important; animation: none !important }'
+    document.head.append(still)
     for (const e of kept) for (const n of [...e.childNodes])
         if (n.nodeType === 3 && n.data.length > 60) n.data = n.data.slice(0, 60)
     return [...seen].slice(known.length)

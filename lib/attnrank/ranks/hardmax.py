@@ -27,12 +27,12 @@ def hardmax_rank(
 ) -> Int64[Tensor, "*batch"]:
     """Rank of ``hardmax(q k^T)``: the number of distinct keys that are the best key of some query. Exact.
 
-    The answer is that of exact arithmetic on ``q`` and ``k`` as given, whatever their precision: float32 products
-    leave, for nearly every query, one key that can be the best within rigorous bounds of the rounding errors; where
-    they leave several, exact arithmetic decides. So the answer does not depend on the tile, the split of a batch, the
-    threads or the device. Exactly equal scores go to the first key, as in ``argmax``. The temperature does not matter:
-    the argmax of a row does not depend on it. Where the processor is told to flush subnormal numbers to zero
-    (``torch.set_flush_denormal``), those in ``q`` and ``k`` may count as zero.
+    The answer is that of exact arithmetic on ``q`` and ``k`` as given, whatever their precision: products in float32,
+    or in float64 on a GPU that is as fast in it, leave for nearly every query one key that can be the best within
+    rigorous bounds of the rounding errors; where they leave several, exact arithmetic decides. So the answer does not
+    depend on the tile, the split of a batch, the threads or the device. Exactly equal scores go to the first key, as in
+    ``argmax``. The temperature does not matter: the argmax of a row does not depend on it. Where the processor is told
+    to flush subnormal numbers to zero (``torch.set_flush_denormal``), those in ``q`` and ``k`` may count as zero.
 
     The extra memory is O(n + m), unless a ``tile`` asks for more. Large matrices are searched from the longest key, and
     queries whose best score no shorter key can reach are left out: at small d_h few scores are computed.
