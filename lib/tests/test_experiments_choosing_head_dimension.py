@@ -40,6 +40,16 @@ def test_the_recommendation_is_read_off_the_shares():
         rule.recommended_heads("nearest", "coupled", 0.05, 2)
 
 
+@pytest.mark.parametrize(("task", "family"), [("permutation", "scores"), ("digits", "coupled")])
+def test_other_draws_are_not_taken_for_rounding(monkeypatch, task, family):
+    repeats, honest = rule.EXPERIMENTS["recommended_heads"].repeats, rule.builder
+    row = rule.recommended_heads(task, family, 0.1, 2)
+    monkeypatch.setattr(rule, "builder", lambda *of: lambda d, generator: honest(*of)(d, generator.manual_seed(9)))
+    assert repeats.difference(row, rule.recommended_heads(task, family, 0.1, 2), 21) is not None
+    assert repeats.difference(row, row | {"share": row["share"] + 1 / 32768}, 21) is None  # a key of float32 scores
+    assert repeats.difference(row, row | {"share": row["share"] + 1 / 4096}, 21) is not None  # one of float64 scores
+
+
 def test_models_of_the_rule_are_those_that_were_trained():
     model = rule.builder("digits", "coupled")(4, torch.Generator().manual_seed(3))
     setting = next(s for s in tables.SERIES["digits"] if s["heads"] == 8 and s["qk_dim"] == 4 and s["value_dim"] == 4)

@@ -94,7 +94,10 @@ EXPERIMENTS = {
             *grid(task=list(PATCH), family=["coupled"], gap=list(GAPS), seeds=[SEEDS]),
         ],
         chapter="choosing_head_dimension",
-        repeats=Rounding(1e-6),
+        # In float32 the two best scores of a query may be a rounding apart, so that another processor counts another
+        # key: of one of at least 32,768 queries of images or texts. The tasks that are drawn are in float64: there one
+        # of 4,096 queries would be seen.
+        repeats=Rounding(1e-6, atol=1e-4),
         data="task",
     ),
 }
