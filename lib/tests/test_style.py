@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
-    "command", [["ruff", "check", "lib", "book"], ["mypy", "--config-file", "pyproject.toml"]], ids=["ruff", "mypy"]
+    "command",
+    [["ruff", "check", "lib", "book"], ["mypy", "--config-file", "pyproject.toml", "--cache-dir", os.devnull]],
+    ids=["ruff", "mypy"],
 )
 def test_nothing_is_found(command):
     pytest.importorskip(command[0])
