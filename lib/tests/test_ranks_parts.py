@@ -113,7 +113,7 @@ def test_a_tile_holds_no_more_scores_than_float32_counts(monkeypatch):
     ("device", "capability", "dtype"),
     [("cuda", (9, 0), torch.float64), ("cuda", (8, 6), torch.float32), ("cpu", None, torch.float32)],
 )
-def test_scores_are_in_float64_where_a_gpu_is_as_fast_in_it(monkeypatch, device, capability, dtype):
+def test_scores_are_in_float64_where_a_gpu_is_fast_in_it(monkeypatch, device, capability, dtype):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert tiles.block_dtype.__wrapped__(torch.device(device)) == dtype
 

@@ -28,7 +28,7 @@ def hardmax_rank(
     """Rank of ``hardmax(q k^T)``: the number of distinct keys that are the best key of some query. Exact.
 
     The answer is that of exact arithmetic on ``q`` and ``k`` as given, whatever their precision: products in float32,
-    or in float64 on a GPU that is as fast in it, leave for nearly every query one key that can be the best within
+    or in float64 on a GPU that is fast in it, leave for nearly every query one key that can be the best within
     rigorous bounds of the rounding errors; where they leave several, exact arithmetic decides. So the answer does not
     depend on the tile, the split of a batch, the threads or the device. Exactly equal scores go to the first key, as in
     ``argmax``. The temperature does not matter: the argmax of a row does not depend on it. Where the processor is told

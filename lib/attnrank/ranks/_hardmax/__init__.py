@@ -14,7 +14,7 @@
    Both in `exact` arithmetic: numbers are cut into slices of few bits, products and sums of which float64 holds
    without error. The first of several best keys wins.
 
-So float32 does nearly all of the work, or float64 in `blocks` where a GPU is as fast in it, and decides nothing that
+So float32 does nearly all of the work, or float64 in `blocks` where a GPU is fast in it, and decides nothing that
 rounding could change: the rank does not depend on the tile, the batch, the threads, the device or the precision of
 products that the user allows.
 """

@@ -16,7 +16,8 @@ from attnrank.ranks._hardmax.working import Heads
 #: that a product is worth its call; on a GPU more.
 KEYS, GPU_KEYS = (128, 512), (1024, 8192)
 
-#: Scores held at once on a GPU: with so many the calls weigh little, and no query has too many to count in float32.
+#: Scores held at once on a GPU: with so many the calls weigh little. No key is close to more than ``QUERIES`` queries,
+#: which float32 counts exactly; other counts are only asked whether they exceed 1 or ``QUERIES`` at most.
 GPU_SCORES = 1 << 26
 
 #: The share of the keys that a tile has between these.
