@@ -10,6 +10,7 @@ import scipy
 import torch
 from numpy.polynomial import chebyshev
 from scipy import special
+from torch import Tensor
 
 from attnrank import _check
 from attnrank._quadrature import gauss_legendre
@@ -98,18 +99,19 @@ def _log_win_on_radii(
     """
     low, high = scipy.stats.chi.ppf(1e-9 / n, k), scipy.stats.chi.isf(1e-9 / n, k)
     y = np.cos(math.pi * (np.arange(NODES) + 0.5) / NODES)
-    at_nodes = [_log_win(shift, spread * (low + (high - low) * ((1.0 + at) / 2.0) ** 2), n, k) for at in y]
-    coefficients = chebyshev.chebfit(y, np.stack(at_nodes), NODES - 1)
+    at_nodes = _log_win(shift, spread * (low + (high - low) * ((1.0 + y) / 2.0) ** 2), n, k)
     nodes, weights = gauss_legendre(np.linspace(0.0, 1.0, 33)[None], order=8)
     x, r = nodes[0], low + (high - low) * nodes[0] ** 2
-    log_win = chebyshev.chebval(2.0 * x - 1.0, coefficients)
+    coefficients = np.linalg.solve(chebyshev.chebvander(y, NODES - 1), at_nodes)
+    log_win = (chebyshev.chebvander(2.0 * x - 1.0, NODES - 1) @ coefficients).T
     return r, weights[0] * 2.0 * x * (high - low) * np.exp(log_density(r, k)), np.minimum(log_win, 0.0)
 
 
-def _log_win(shift: np.ndarray, reach: float, n: int, k: float) -> np.ndarray:
-    """log E[Phi(shift + reach U)^{n-1}] for a vector of shifts; U is a coordinate of a uniform point on the sphere."""
+def _log_win(shift: np.ndarray, reach: np.ndarray, n: int, k: float) -> np.ndarray:
+    """log E[Phi(shift + reach U)^{n-1}] at all pairs, (reaches, shifts); U is a coordinate of a uniform point on the
+    sphere."""
     if k == 1.0:
-        sides = [(n - 1) * special.log_ndtr(shift + sign * reach) for sign in (1.0, -1.0)]
+        sides = [(n - 1) * special.log_ndtr(shift + sign * reach[:, None]) for sign in (1.0, -1.0)]
         return np.logaddexp(*sides) - math.log(2.0)
     # U = +-cos(t), with density sin(t)^{k-2} on (0, pi/2): t = x^power smooths what is singular at 0 for small k;
     # for large k only the part within ten standard deviations of U = 0 matters
@@ -120,9 +122,15 @@ def _log_win(shift: np.ndarray, reach: float, n: int, k: float) -> np.ndarray:
     log_density_of_x = (k - 2.0) * np.log(np.sinc(t / math.pi)) + (power * (k - 1.0) - 1.0) * np.log(nodes[0])
     # by torch, three times as fast as scipy's log_ndtr: Phi(x) = erfc(-x / sqrt(2)) / 2, which the log leaves off by
     # 1e-16, and n is at most 1e5 (torch's own ndtr loses the lower tail)
-    at, moved = (torch.from_numpy(x / -math.sqrt(2.0)) for x in (shift[:, None], reach * np.cos(t)))
-    weight = torch.from_numpy(log_density_of_x)
-    sides = [(n - 1) * (torch.special.erfc(at + sign * moved) / 2.0).log() + weight for sign in (1.0, -1.0)]
-    top = sides[0].amax(1)  # the side on which U > 0 is the larger
-    total = sum((side - top[:, None]).exp() for side in sides) @ torch.from_numpy(weights[0] * power)
-    return (top + total.log()).numpy() - special.betaln((k - 1.0) / 2.0, 0.5)
+    at, moved = (torch.from_numpy(x / -math.sqrt(2.0)) for x in (shift[:, None], np.cos(t)))
+    weight = torch.from_numpy(log_density_of_x - (n - 1) * math.log(2.0))
+    sums = torch.from_numpy(weights[0] * power)
+
+    def total(reach: float) -> Tensor:
+        """The logs of the integrals for all shifts, in place: what is worked on stays in the caches."""
+        sides = torch.stack([at + reach * moved, at - reach * moved])
+        sides.erfc_().log_().mul_(n - 1).add_(weight)
+        top = sides[0].amax(1)  # the side on which U > 0 is the larger
+        return top + (sides.sub_(top[:, None]).exp_().sum(0) @ sums).log()
+
+    return torch.stack([total(r) for r in reach.tolist()]).numpy() - special.betaln((k - 1.0) / 2.0, 0.5)
