@@ -31,10 +31,9 @@ def tables(text: str) -> list[str]:
     return list(dict.fromkeys(TABLE.findall(text)))
 
 
-def record(name: str) -> dict[str, Any] | None:
-    """The provenance of a published table; None if there is no such table."""
-    path = RESULTS / f"{name}.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+def provenance(name: str) -> Path:
+    """The file of the provenance of a table, which is there if the table is published."""
+    return RESULTS / f"{name}.json"
 
 
 def module_file(module: str, root: Path) -> Path:
@@ -54,7 +53,7 @@ def linked(text: str, root: Path) -> list[nodes.Node]:
     found: list[nodes.Node] = []
     end = 0
     for match in TABLE.finditer(text):
-        if record(match[1]):
+        if provenance(match[1]).is_file():
             found += [nodes.Text(text[end : match.start()]), download(RESULTS / match[0], root, match[0])]
             end = match.end()
     return [*found, nodes.Text(text[end:])]
@@ -64,13 +63,13 @@ def sources(names: list[str], root: Path, *, rows: bool) -> nodes.paragraph:
     """The line under the caption: of each table its provenance and code, before them its ``rows`` if wanted."""
     line = nodes.paragraph("", "")
     for name in names:
-        known = record(name)
+        known = json.loads(provenance(name).read_text(encoding="utf-8"))
         function = f"{known['module'].rpartition('.')[2]}.{known['function']}"
         line += nodes.Text(f"{' · ' if len(line) else ''}{name}: ")
         if rows:
             line += [download(RESULTS / f"{name}.csv", root, "rows"), nodes.Text(", ")]
         line += [
-            download(RESULTS / f"{name}.json", root, "provenance"),
+            download(provenance(name), root, "provenance"),
             nodes.Text(", code "),
             download(module_file(known["module"], root), root, function),
         ]
@@ -101,10 +100,10 @@ class FigureSources(SphinxTransform):
         """The published tables that a caption names; a name that is none of them is told."""
         names = tables(caption)
         for name in names:
-            self.env.note_dependency(str(RESULTS / f"{name}.json"))
-            if not record(name):
+            self.env.note_dependency(str(provenance(name)))
+            if not provenance(name).is_file():
                 logger.warning("a caption names %s.csv, which is no published table", name, location=where)
-        return [name for name in names if record(name)]
+        return [name for name in names if provenance(name).is_file()]
 
 
 def place(printed: nodes.Node) -> nodes.Node:

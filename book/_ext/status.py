@@ -88,6 +88,12 @@ def dates(record: dict[str, Any]) -> str:
     return " to ".join(day.replace("-", "\u2011") for day in days[:: max(1, len(days) - 1)])  # does not break
 
 
+def added_up(tables: list[tuple[int, float, list[str]]]) -> list[str]:
+    """The number of tables, and the sums of their rows and of their times, which come first in each."""
+    counts, times, _ = zip(*tables, strict=True)
+    return [str(len(tables)), f"{sum(counts):,}", duration(sum(times))]
+
+
 def table_of(heads: list[str], rows: list[list[nodes.Node | str]]) -> nodes.table:
     table, group = nodes.table(classes=["status"]), nodes.tgroup(cols=len(heads))
     table += group
@@ -168,16 +174,13 @@ class Status(SphinxDirective):
     def costs(self) -> nodes.Node:
         chapters = defaultdict(list)
         for record in records():
-            chapters[record["chapter"]].append(record)
+            devices = [session["device"] for session in record["sessions"]]
+            chapters[record["chapter"]].append((rows_of(record), seconds(record), devices))
         rows: list[list[nodes.Node | str]] = [
-            [self.chapter(chapter), str(len(found)), f"{sum(map(rows_of, found)):,}",
-             duration(sum(map(seconds, found))),
-             several([session["device"] for r in found for session in r["sessions"]])]
+            [self.chapter(chapter), *added_up(found), several([device for *_, used in found for device in used])]
             for chapter, found in sorted(chapters.items(), key=lambda item: self.page(item[0]))
-        ]  # fmt: skip
-        every = [record for found in chapters.values() for record in found]
-        total = [f"{sum(map(rows_of, every)):,}", duration(sum(map(seconds, every)))]
-        rows.append(["all", str(len(every)), *total, ""])
+        ]
+        rows.append(["all", *added_up([table for found in chapters.values() for table in found]), ""])
         return table_of(["chapter", "tables", "rows", "time", "device"], rows)
 
     def versions(self) -> nodes.Node:
