@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from docutils.utils import new_document
+from playwright.sync_api import Locator
 from scipy.spatial import ConvexHull
 
 import attnrank
@@ -333,27 +334,36 @@ def moved(tab: browsing.Page, kind: str, control: str) -> list[str]:
     return [f"{kind} {control}: {what} stayed" for what, old, new in looks if old == new]
 
 
-@pytest.mark.parametrize("mode", ["light", "phone"])
-def test_every_explorable_is_moved_by_keyboard(browser: browsing.Browser, site: Path, mode: str) -> None:
-    faults = []
-    with browsing.tab_in(browser, mode) as tab:
-        tab.on("pageerror", lambda error: faults.append(f"{tab.url}: {error}"))
-        for page, kinds in pages_of(site).items():
-            tab.goto((site / page).as_uri(), wait_until="load")
-            browsing.settle(tab)
-            faults += [fault for kind in kinds for control in MOVES[kind] for fault in moved(tab, kind, control)]
-    assert faults == []
-
-
-def test_explorables_are_moved_by_touch(browser: browsing.Browser, site: Path) -> None:
-    """A tap on the plane moves the key that is held, one on a slider sets it; the calculator has fields alone."""
-    tab = browsing.tab_of(browser, **browsing.MODES["phone"], has_touch=True, is_mobile=True)
-    touched = set()
+def opened(tab: browsing.Page, site: Path) -> Iterator[tuple[str, Locator]]:
+    """Every explorable on its page, drawn: its kind, and where it is. A page is opened once for all of its own."""
     for page, kinds in pages_of(site).items():
         tab.goto((site / page).as_uri(), wait_until="load")
         browsing.settle(tab)
-        for kind in set(kinds) - {"head_dimension"}:
-            place = tab.locator(f'[data-explorable="{kind}"]')
+        for kind in kinds:
+            yield kind, tab.locator(f'[data-explorable="{kind}"]')
+
+
+def test_on_a_screen_they_begin_as_their_pictures_and_are_moved_by_keyboard(
+    browser: browsing.Browser, site: Path
+) -> None:
+    """The picture of each, for print and readers without scripts, is described by what the script says at first."""
+    twins, faults = json.loads((explorables.STATIC / "twins.json").read_text(encoding="utf-8")), []
+    with browsing.tab_in(browser, "light") as tab:
+        tab.on("pageerror", lambda error: faults.append(f"{tab.url}: {error}"))
+        for kind, place in opened(tab, site):
+            assert place.locator(".explorable-description").inner_text() == twins[kind]
+            assert place.locator("figure").is_hidden()
+            faults += [fault for control in MOVES[kind] for fault in moved(tab, kind, control)]
+    assert faults == []
+
+
+def test_on_a_phone_they_are_moved_by_touch_and_by_keyboard(browser: browsing.Browser, site: Path) -> None:
+    """A tap on the plane moves the key that is held, one on a slider sets it; the calculator has fields alone."""
+    tab, faults = browsing.tab_of(browser, **browsing.MODES["phone"], has_touch=True, is_mobile=True), []
+    tab.on("pageerror", lambda error: faults.append(f"{tab.url}: {error}"))
+    touched = set()
+    for kind, place in opened(tab, site):
+        if kind != "head_dimension":
             target = place.locator("svg.plane" if kind == "plane" else "input[type=range]").first
             before = place.locator(".explorable-description").inner_text()
             target.scroll_into_view_if_needed()
@@ -363,21 +373,13 @@ def test_explorables_are_moved_by_touch(browser: browsing.Browser, site: Path) -
             tab.evaluate(browsing.DRAWN)
             assert place.locator(".explorable-description").inner_text() != before, f"{kind} did not follow the finger"
             touched.add(kind)
+        faults += [fault for control in MOVES[kind] for fault in moved(tab, kind, control)]
     tab.context.close()
-    assert touched == set(explorables.KINDS) - {"head_dimension"}
+    assert faults == [] and touched == set(explorables.KINDS) - {"head_dimension"}
 
 
-def test_the_twins_show_the_first_state(browser: browsing.Browser, site: Path) -> None:
-    """The picture of each explorable, for print and readers without scripts, is described by what the script says."""
+def test_without_scripts_there_are_their_pictures(browser: browsing.Browser, site: Path) -> None:
     twins = json.loads((explorables.STATIC / "twins.json").read_text(encoding="utf-8"))
-    tab = browsing.tab_of(browser, **browsing.MODES["light"])
-    for page, kinds in pages_of(site).items():
-        tab.goto((site / page).as_uri(), wait_until="load")
-        for kind in kinds:
-            place = tab.locator(f'[data-explorable="{kind}"]')
-            assert place.locator(".explorable-description").inner_text() == twins[kind]
-            assert place.locator("figure").is_hidden()
-    tab.context.close()
     tab = browsing.tab_of(browser, **browsing.MODES["light"], java_script_enabled=False)
     for page, kinds in pages_of(site).items():
         tab.goto((site / page).as_uri(), wait_until="load")
