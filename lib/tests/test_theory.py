@@ -14,6 +14,7 @@ from scipy import stats
 import head_dim_reference
 from attnrank import hardmax_rank, theory
 from attnrank.theory.barrier import hit_probability
+from attnrank.theory.head_dimension import norm_range
 
 
 def exact_occupancy(n, m):
@@ -63,6 +64,13 @@ def test_the_reference_table_covers_its_grid_and_is_what_its_script_computes():
     assert [tuple(row) for row in REFERENCE[["n", "d_h"]].to_numpy()] == head_dim_reference.GRID
     for n, d_h, bound in REFERENCE[REFERENCE.d_h == 1].itertuples(index=False, name=None):
         assert float(head_dim_reference.bound(int(n), int(d_h))) == pytest.approx(bound, rel=1e-12)
+
+
+@given(d_h=st.floats(1.0, 1e7), tail=st.floats(-290.0, -1.0))
+def test_norm_range_has_the_quantiles_of_the_chi_distribution(d_h, tail):
+    low, high = norm_range(10.0**tail, d_h)
+    exact = stats.chi.ppf(10.0**tail, d_h), stats.chi.isf(10.0**tail, d_h)
+    assert (low, high) == pytest.approx(exact, rel=1e-14)
 
 
 @pytest.mark.parametrize(("n", "d_h"), [(2, 3), (2, 1000), (1, 5)])

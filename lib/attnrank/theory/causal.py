@@ -12,7 +12,7 @@ from scipy import special
 
 from attnrank import _check
 from attnrank._quadrature import gauss_legendre
-from attnrank.theory.head_dimension import LARGEST, log_density, log_win_probability
+from attnrank.theory.head_dimension import LARGEST, log_density, log_win_probability, norm_range
 from attnrank.theory.lower_bound import log_moment_ratio
 
 #: Panels of the rule for the norm of a key, norms at which its second moment is computed, and lengths for each power of
@@ -139,7 +139,7 @@ def _norm_rule(n: int, d_h: int) -> tuple[np.ndarray, np.ndarray, Callable[[np.n
 
     In long sequences only the longest keys are picked: the rule goes on to where less than 1e-10 of a key lies.
     """
-    low, high = scipy.stats.chi.ppf(1e-10 / n, d_h), scipy.stats.chi.isf(1e-10 / n, d_h)
+    low, high = norm_range(1e-10 / n, d_h)
 
     def norm(x: np.ndarray) -> np.ndarray:
         return low + (high - low) * x**2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import scipy
 from numpy.polynomial import chebyshev
 from scipy import special
 
@@ -67,8 +66,7 @@ def win_probability_rule(n: int, d_h: float) -> tuple[np.ndarray, np.ndarray, np
     """
     low, high = relevant_range(
         lambda r: log_density(r, d_h) + np.log(hit_probability(np.exp(log_win_probability(r, n, d_h)), n) + 1e-300),
-        scipy.stats.chi.ppf(1e-9 / n, d_h),
-        scipy.stats.chi.isf(1e-9 / n, d_h),
+        *norm_range(1e-9 / n, d_h),
     )
     y = np.cos(math.pi * (np.arange(40) + 0.5) / 40)
     log_win = log_win_probability(low + (high - low) * ((1.0 + y) / 2.0) ** 2, n, d_h)
@@ -78,6 +76,15 @@ def win_probability_rule(n: int, d_h: float) -> tuple[np.ndarray, np.ndarray, np
     r = low + (high - low) * x**2
     weights = weights * 2.0 * x * (high - low) * np.exp(log_density(r, d_h))
     return r, weights, np.minimum(chebyshev.chebval(2.0 * x - 1.0, coefficients), 0.0)
+
+
+def norm_range(share: float, d_h: float) -> tuple[float, float]:
+    """Norms of Gaussian vectors: a share is below the first, and one above the second.
+
+    As ``scipy.stats.chi`` has them, whose import takes most of a second.
+    """
+    at = [inverse(d_h / 2.0, share) for inverse in (special.gammaincinv, special.gammainccinv)]
+    return math.sqrt(2.0 * at[0]), math.sqrt(2.0 * at[1])
 
 
 def log_density(r: np.ndarray, d_h: float) -> np.ndarray:

@@ -15,7 +15,7 @@ from torch import Tensor
 from attnrank import _check
 from attnrank._quadrature import gauss_legendre
 from attnrank.theory.barrier import hit_probability
-from attnrank.theory.head_dimension import head_dim_bound, log_density
+from attnrank.theory.head_dimension import head_dim_bound, log_density, norm_range
 
 #: Chebyshev nodes in r, from which the log of the chance to win is interpolated.
 NODES = 30
@@ -97,7 +97,7 @@ def _log_win_on_radii(
 
     The nodes r = low + (high - low) x^2 are finer near 0, where the density may rise steeply.
     """
-    low, high = scipy.stats.chi.ppf(1e-9 / n, k), scipy.stats.chi.isf(1e-9 / n, k)
+    low, high = norm_range(1e-9 / n, k)
     y = np.cos(math.pi * (np.arange(NODES) + 0.5) / NODES)
     at_nodes = _log_win(shift, spread * (low + (high - low) * ((1.0 + y) / 2.0) ** 2), n, k)
     nodes, weights = gauss_legendre(np.linspace(0.0, 1.0, 33)[None], order=8)
