@@ -90,8 +90,8 @@ def dates(record: dict[str, Any]) -> str:
 
 def added_up(tables: list[tuple[int, float, list[str]]]) -> list[str]:
     """The number of tables, and the sums of their rows and of their times, which come first in each."""
-    counts, times, _ = zip(*tables, strict=True)
-    return [str(len(tables)), f"{sum(counts):,}", duration(sum(times))]
+    rows, time = sum(rows for rows, *_ in tables), sum(time for _, time, _ in tables)
+    return [str(len(tables)), f"{rows:,}", duration(time)]
 
 
 def table_of(heads: list[str], rows: list[list[nodes.Node | str]]) -> nodes.table:

@@ -28,6 +28,12 @@ def test_rows_and_times_of_a_table(tmp_path, monkeypatch):
     assert status.seconds(record | {"wall_seconds": None}) == 98.0
 
 
+def test_tables_are_added_up():
+    said = status.added_up([(1200, 30.0, ["cpu"]), (34, 60.0, [])])
+    assert said == ["2", "1,234", f"1.5{status.SPACE}min"]
+    assert status.added_up([]) == ["0", "0", f"0.0{status.SPACE}s"]
+
+
 def test_dates_and_durations():
     def said(*days):
         return status.dates({"sessions": [{"date": f"2026-{day}T10:00:00"} for day in days]}).replace("\u2011", "-")
