@@ -12,7 +12,7 @@ from test_ranks_hardmax import PATHS, draw, exact_rank, force, last_bits
 from attnrank import hardmax_rank, numerical_rank
 from attnrank.ranks import certified_rank, hardmax
 from attnrank.ranks._context import one_thread
-from attnrank.ranks._hardmax import blocks, exact, rounding, search, tiles
+from attnrank.ranks._hardmax import blocks, exact, rounding, search, tiles, undecided
 from attnrank.ranks._hardmax import range as range_of_scores
 from attnrank.ranks._hardmax.working import Heads
 
@@ -130,6 +130,25 @@ def test_float64_scores_leave_less_undecided(monkeypatch):
     monkeypatch.setattr(hardmax, "block_dtype", lambda device: torch.float64)
     assert torch.equal(hardmax_rank(q, k), single[0]) and len(pairs) == 2
     assert torch.equal(hardmax_rank(q, tied), single[1]) and len(pairs) == 3
+
+
+@pytest.mark.parametrize("few", [0, 10**6])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_few_pairs_and_many_have_the_same_best_keys(monkeypatch, dtype, few):
+    """Of three keys that differ in the last bits or not at all, by whichever of the two ways."""
+    monkeypatch.setattr(undecided, "FEW", few)
+    calls, honest = [], undecided._best_of_few
+    monkeypatch.setattr(undecided, "_best_of_few", lambda *x: (calls.append(1), honest(*x))[1])
+    q, key = draw(50, 60, 3, dtype=dtype), draw(51, 1, 3, dtype=dtype).expand(90, 3).contiguous()
+    k = last_bits(52, key)
+    k[60:] = k[:30]
+    query, keys = torch.arange(60).repeat_interleave(3), torch.arange(90).view(3, 30).T.flatten().repeat(2)
+    best = undecided.best_of_pairs(q, k, query, keys).view(60, 3)
+    pairs = zip(q[query].tolist(), k[keys].tolist(), strict=True)
+    scores = [sum(Fraction(a) * Fraction(b) for a, b in zip(*pair, strict=True)) for pair in pairs]
+    first = [max(range(3), key=lambda i: (scores[3 * row + i], -i)) for row in range(60)]
+    assert best.nonzero().tolist() == [[row, i] for row, i in enumerate(first)]
+    assert first.count(0) > 9 and first.count(1) > 9 and len(calls) == (few > 0)
 
 
 def test_a_zero_query_does_not_hide_a_tie_of_another():

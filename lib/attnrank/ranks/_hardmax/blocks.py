@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -29,9 +30,9 @@ def block_ranks(heads: Heads, *, causal: bool) -> Tensor:
     chosen = heads.x.new_zeros(batch, m)  # by how many queries, exactly
     pairs: list[Any] = []
     each = (heads.x.mT, heads.slack[:, None], heads.y, chosen)
-    parts = zip(range(0, batch, together), *(values.split(together) for values in each), strict=True)
+    parts = zip(range(0, batch, together), *(_parts(values, together, 0) for values in each), strict=True)
     for start, some, slacks, y, counts in parts:
-        for first, x, slack in zip(range(0, n, rows), some.split(rows, 2), slacks.split(rows, 2), strict=True):
+        for first, x, slack in zip(range(0, n, rows), _parts(some, rows, 2), _parts(slacks, rows, 2), strict=True):
             close, marks = _close(y, x, slack, first, hidden, scratch)
             part, queries = slice(start, start + together), slice(first, first + x.shape[2])
             used = slack.numel() if heads.zero is None else int((~heads.zero[part, queries]).sum())
@@ -49,6 +50,10 @@ def block_ranks(heads: Heads, *, causal: bool) -> Tensor:
     if heads.zero is not None:
         chosen[:, 0] += heads.zero.any(-1)
     return (chosen > 0).sum(1)
+
+
+def _parts(values: Tensor, size: int, dim: int) -> Sequence[Tensor]:
+    return values.split(size, dim) if values.shape[dim] > size else (values,)
 
 
 def _close(

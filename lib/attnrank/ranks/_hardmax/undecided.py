@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import operator
+
 import torch
 from torch import Tensor
 
@@ -10,6 +13,9 @@ from attnrank.ranks._hardmax.rounding import sum_error
 
 #: Numbers that are gathered for pairs at once, and exact scores of a matrix.
 GATHERED, SCORES = 1 << 20, 1 << 17
+
+#: Numbers of pairs that are compared one by one: so few cost less than the calls that compare many.
+FEW = 1 << 10
 
 #: Scores of a matrix from which equal rows are looked for.
 DISTINCT = 1 << 14
@@ -32,6 +38,8 @@ def best_of_pairs(q: Tensor, k: Tensor, query: Tensor, key: Tensor) -> Tensor:
     -------
     bool tensor (pairs), true once for each query.
     """
+    if q.dtype != torch.float64 and len(query) * q.shape[-1] <= FEW:
+        return _best_of_few(q, k, query, key)
     limit = max(1, GATHERED // q.shape[-1])
     if len(query) <= limit:
         return _best_of_some(q, k, query, key)
@@ -44,6 +52,21 @@ def best_of_pairs(q: Tensor, k: Tensor, query: Tensor, key: Tensor) -> Tensor:
         best.append(_best_of_some(q, k, query[start:stop], key[start:stop]))
         first, start = last, stop
     return torch.cat(best)
+
+
+def _best_of_few(q: Tensor, k: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """Pair by pair: float64 holds products of numbers of 24 bits, and ``fsum`` has the sign of their exact sum."""
+    best, highest = [False] * len(query), list[float]()
+    last = leader = -1
+    for pair, (which, x, y) in enumerate(zip(query.tolist(), q[query].tolist(), k[key].tolist(), strict=True)):
+        terms = list(map(operator.mul, x, y))
+        if which == last:
+            if math.fsum(terms + list(map(operator.neg, highest))) <= 0:
+                continue
+            best[leader] = False
+        best[pair] = True
+        last, leader, highest = which, pair, terms
+    return torch.tensor(best, dtype=torch.bool, device=query.device)
 
 
 def _best_of_some(q: Tensor, k: Tensor, query: Tensor, key: Tensor) -> Tensor:
