@@ -673,7 +673,7 @@ def test_matrices_are_searched_where_keys_can_be_left_out(monkeypatch, n, d_h, f
     searched = []
     honest = hardmax.search_rank
     monkeypatch.setattr(hardmax, "search_rank", lambda *x, **y: (searched.append(1), honest(*x, **y))[1])
-    monkeypatch.setattr(hardmax, "tile_scores", lambda device: 1 << 18)  # whatever the cache of this machine
+    monkeypatch.setattr(hardmax, "cached_numbers", lambda device: 1 << 18)  # whatever the cache of this machine
     q, k = draw(90, n, d_h), draw(91, n, d_h)
     assert hardmax_rank(q, k) == reference_rank(q, k)
     assert bool(searched) != few

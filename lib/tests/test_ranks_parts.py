@@ -104,9 +104,11 @@ def test_the_size_of_the_cache_is_read_as_linux_writes_it(monkeypatch, text, siz
 
 def test_a_tile_holds_no_more_scores_than_float32_counts(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    assert tiles.tile_scores(torch.device("cpu")) == 3 * tiles.cache_bytes() // 4
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert tiles.tile_scores(cpu) == 3 * max(tiles.cache_bytes(), tiles.LEAST_TILE) // 4
+    assert tiles.cached_numbers(cpu) == 3 * tiles.cache_bytes() // 4
     monkeypatch.setattr(torch, "get_num_threads", lambda: 10**4)
-    assert tiles.tile_scores(torch.device("cpu")) == tiles.tile_scores(torch.device("cuda")) == 2**24
+    assert {held(device) for held in (tiles.tile_scores, tiles.cached_numbers) for device in (cpu, cuda)} == {2**24}
 
 
 @pytest.mark.parametrize(

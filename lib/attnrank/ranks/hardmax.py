@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attnrank import _check
 from attnrank.ranks._context import outside_compilation, widened
-from attnrank.ranks._hardmax import Heads, block_dtype, block_ranks, search_rank, tile_scores
+from attnrank.ranks._hardmax import Heads, block_dtype, block_ranks, cached_numbers, search_rank
 
 #: Scores of a matrix up to which all are computed, block by block. Beyond, tiles of keys are searched.
 SMALL = 1 << 22
@@ -83,7 +83,7 @@ def hardmax_rank(
 def _is_small(q: Tensor, k: Tensor) -> bool:
     """Whether all scores are computed, of each block of queries with all keys; these have to stay in the cache."""
     n, (m, d_h) = q.shape[-2], k.shape[-2:]
-    return n * m <= SMALL or (n * m <= SMALL * d_h / LEFT_OUT and m * d_h <= tile_scores(q.device))
+    return n * m <= SMALL or (n * m <= SMALL * d_h / LEFT_OUT and m * d_h <= cached_numbers(q.device))
 
 
 def _check_arguments(q: Tensor, k: Tensor, causal: bool) -> None:

@@ -21,7 +21,7 @@ products that the user allows.
 
 from attnrank.ranks._hardmax.blocks import block_ranks
 from attnrank.ranks._hardmax.search import search_rank
-from attnrank.ranks._hardmax.tiles import block_dtype, tile_scores
+from attnrank.ranks._hardmax.tiles import block_dtype, cached_numbers
 from attnrank.ranks._hardmax.working import Heads
 
-__all__ = ["Heads", "block_dtype", "block_ranks", "search_rank", "tile_scores"]
+__all__ = ["Heads", "block_dtype", "block_ranks", "cached_numbers", "search_rank"]

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import torch
 
-#: Bytes where the processor does not say, and bounds of what it is believed: with less, calls cost more than a cache of
-#: the next level does.
+#: Bytes where the processor does not say, and bounds of what it is believed.
 DEFAULT_CACHE, LEAST_CACHE, MOST_CACHE = 1 << 20, 1 << 20, 1 << 22
+
+#: Bytes of a tile at least: with less, calls cost more than a cache of the next level does.
+LEAST_TILE = 3 << 19
 
 #: Scores of a block on a GPU, and held at most by the threads of a processor: what float32 counts is exact so far.
 MOST_SCORES = 1 << 24
@@ -21,9 +23,16 @@ FAST_DOUBLE = {(6, 0), (7, 0), (8, 0), (9, 0)}
 
 def tile_scores(device: torch.device) -> int:
     """Scores of a tile: each thread has a share of it, in a cache of its own."""
-    if device.type != "cpu":
-        return MOST_SCORES
-    return min(cache_bytes() // 4 * torch.get_num_threads(), MOST_SCORES)
+    return _held(device, max(cache_bytes(), LEAST_TILE))
+
+
+def cached_numbers(device: torch.device) -> int:
+    """Numbers in float32 that the caches of all threads hold together; on a GPU as many as a tile has."""
+    return _held(device, cache_bytes())
+
+
+def _held(device: torch.device, each: int) -> int:
+    return min(each // 4 * torch.get_num_threads(), MOST_SCORES) if device.type == "cpu" else MOST_SCORES
 
 
 @functools.cache
