@@ -135,7 +135,7 @@ def test_float64_scores_leave_less_undecided(monkeypatch):
 
 
 @pytest.mark.parametrize("few", [0, 10**6])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_few_pairs_and_many_have_the_same_best_keys(monkeypatch, dtype, few):
     """Of three keys that differ in the last bits or not at all, by whichever of the two ways."""
     monkeypatch.setattr(undecided, "FEW", few)
@@ -151,6 +151,7 @@ def test_few_pairs_and_many_have_the_same_best_keys(monkeypatch, dtype, few):
     first = [max(range(3), key=lambda i: (scores[3 * row + i], -i)) for row in range(60)]
     assert best.nonzero().tolist() == [[row, i] for row, i in enumerate(first)]
     assert first.count(0) > 9 and first.count(1) > 9 and len(calls) == (few > 0)
+    assert honest(q, draw(53, 90, 3, dtype=dtype), query, keys) is not None
 
 
 def test_a_zero_query_does_not_hide_a_tie_of_another():

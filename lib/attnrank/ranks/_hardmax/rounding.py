@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+Number = TypeVar("Number", Tensor, float)
 
 #: For each precision the unit roundoff, the smallest normal number, and the exponents beyond which nothing is scaled.
 _FORMATS = {torch.float32: (2.0**-24, 2.0**-126, 100), torch.float64: (2.0**-53, 2.0**-1022, 1000)}
@@ -58,7 +61,7 @@ def _setting(place: object) -> str:
         return "none"
 
 
-def sum_error(d_h: int, sizes: Tensor) -> Tensor:
+def sum_error(d_h: int, sizes: Number) -> Number:
     """Bound of the error of a float64 sum of d_h products of rounded differences; ``sizes`` sums their sizes."""
     unit, tiny, _ = _FORMATS[torch.float64]
     relative = _growth(d_h, unit)

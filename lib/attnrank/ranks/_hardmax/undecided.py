@@ -38,8 +38,8 @@ def best_of_pairs(q: Tensor, k: Tensor, query: Tensor, key: Tensor) -> Tensor:
     -------
     bool tensor (pairs), true once for each query.
     """
-    if q.dtype != torch.float64 and len(query) * q.shape[-1] <= FEW:
-        return _best_of_few(q, k, query, key)
+    if len(query) * q.shape[-1] <= FEW and (few := _best_of_few(q, k, query, key)) is not None:
+        return few
     limit = max(1, GATHERED // q.shape[-1])
     if len(query) <= limit:
         return _best_of_some(q, k, query, key)
@@ -54,14 +54,22 @@ def best_of_pairs(q: Tensor, k: Tensor, query: Tensor, key: Tensor) -> Tensor:
     return torch.cat(best)
 
 
-def _best_of_few(q: Tensor, k: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """Pair by pair: float64 holds products of numbers of 24 bits, and ``fsum`` has the sign of their exact sum."""
+def _best_of_few(q: Tensor, k: Tensor, query: Tensor, key: Tensor) -> Tensor | None:
+    """Pair by pair, without torch; None where rounding might decide.
+
+    Float64 holds products of numbers of 24 bits, and ``fsum`` has the sign of their exact sum.
+    """
     best, highest = [False] * len(query), list[float]()
     last = leader = -1
     for pair, (which, x, y) in enumerate(zip(query.tolist(), q[query].tolist(), k[key].tolist(), strict=True)):
         terms = list(map(operator.mul, x, y))
         if which == last:
-            if math.fsum(terms + list(map(operator.neg, highest))) <= 0:
+            both = terms + list(map(operator.neg, highest))
+            doubt = sum_error(len(terms), sum(map(abs, both))) if q.dtype == torch.float64 else 0.0
+            above = math.fsum(both) if doubt < math.inf else 0.0
+            if doubt and abs(above) <= doubt:
+                return None
+            if above <= 0:
                 continue
             best[leader] = False
         best[pair] = True
