@@ -332,6 +332,21 @@ def test_rows_of_other_processors_are_kept(tmp_path, one_row_each, monkeypatch, 
     assert sweep.read("roofline", folder=tmp_path).processor.tolist() == [here, "abacus"]
 
 
+def test_rows_are_in_the_order_of_the_published_table(tmp_path, one_row_each, monkeypatch, capsys):
+    """Whichever processor was measured last."""
+    for name, experiment in speed.EXPERIMENTS.items():
+        row = experiment.paper[0]
+        both = [row | {"processor": "abacus"}, row]
+        monkeypatch.setitem(speed.EXPERIMENTS, name, dataclasses.replace(experiment, paper=both))
+    main(["--folder", str(tmp_path)])
+    expected = ["abacus", processor()]
+    for module in ("attnrank.benchmarks.__main__", "attnrank.experiments.measuring_speed.speed"):
+        monkeypatch.setattr(f"{module}.processor", lambda: "abacus")
+    main(["--folder", str(tmp_path)])
+    for name in speed.EXPERIMENTS:
+        assert sweep.read(name, folder=tmp_path).processor.tolist() == expected
+
+
 def test_what_was_interrupted_goes_on_where_it_stopped(tmp_path, one_row_each, monkeypatch, capsys):
     calls, stopped = [], set()
     for name, experiment in speed.EXPERIMENTS.items():

@@ -72,7 +72,9 @@ def measure(name: str, stored: str, quick: bool, folder: Path) -> pd.DataFrame:
             if len(others):
                 shutil.copy(Path(temporary) / f"{stored}.{suffix}", folder)
     kept = [{key: row[key] for key in settings[0]} for row in others.to_dict("records")]
-    return sweep.run(stored, experiment.function, kept + settings, folder=folder, **options)
+    place = {tuple(setting.values()): index for index, setting in enumerate(experiment.paper)}
+    ordered = sorted(kept + settings, key=lambda setting: place.get(tuple(setting.values()), len(place)))
+    return sweep.run(stored, experiment.function, ordered, folder=folder, **options)
 
 
 def _cases(rows: list[sweep.Setting]) -> list[sweep.Setting]:

@@ -74,7 +74,7 @@ def _best_of_few(q: Tensor, k: Tensor, query: Tensor, key: Tensor) -> Tensor | N
             best[leader] = False
         best[pair] = True
         last, leader, highest = which, pair, terms
-    return torch.tensor(best, dtype=torch.bool, device=query.device)
+    return torch.tensor(best, dtype=torch.bool).to(query.device)
 
 
 def _best_of_some(q: Tensor, k: Tensor, query: Tensor, key: Tensor) -> Tensor:
