@@ -63,6 +63,16 @@ def test_norms_bound_lengths_whose_squares_underflow():
     assert (rounding.norms(x).double() * (1 + 2.0**-20) >= torch.linalg.vector_norm(x.double(), dim=-1)).all()
 
 
+@pytest.mark.parametrize("d_h", [1, 64, 4096])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_rounding_of_the_shortest_rows_covers_what_underflows(d_h, dtype):
+    shortest = Fraction(rounding.norms(torch.zeros(1, d_h, dtype=dtype)).item())
+    unit, tiny = Fraction(torch.finfo(dtype).eps) / 2, Fraction(torch.finfo(dtype).tiny)
+    less = {torch.float32: 8, torch.float64: 2**500}[dtype]
+    for floor, covered in ((shortest, True), (shortest / less, False)):  # the negative control
+        assert (unit * floor**2 >= 4 * d_h * tiny * (1 + 2 * floor)) == covered
+
+
 def test_the_bound_covers_factors_that_are_cut_to_8_bits(monkeypatch):
     x = torch.tensor([1.0 + 2.0**-7 - 2.0**-23])
     cut = (x.view(torch.int32) & -(2**16)).view(torch.float32)

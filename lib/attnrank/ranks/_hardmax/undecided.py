@@ -14,7 +14,7 @@ from attnrank.ranks._hardmax.rounding import sum_error
 #: Numbers that are gathered for pairs at once, and exact scores of a matrix.
 GATHERED, SCORES = 1 << 20, 1 << 17
 
-#: Numbers of pairs that are compared one by one: so few cost less than the calls that compare many.
+#: Numbers, d_h for each pair, up to which pairs are compared one by one: that costs less than the calls for many.
 FEW = 1 << 10
 
 #: Scores of a matrix from which equal rows are looked for.
