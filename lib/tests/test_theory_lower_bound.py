@@ -93,7 +93,7 @@ def test_the_lower_bound_stays_when_its_rules_are_finer(monkeypatch, n, d_h, acc
     value, panels, rule = theory.head_dim_lower_bound(n, d_h), lower_bound.gauss_legendre, special.roots_jacobi
     monkeypatch.setattr(lower_bound, "NODES", 27)
     monkeypatch.setattr(lower_bound, "gauss_legendre", lambda edges, order: panels(edges, order=2 * order))
-    monkeypatch.setattr(lower_bound.special, "roots_jacobi", lambda nodes, *powers: rule(2 * nodes, *powers))
+    monkeypatch.setattr(lower_bound.scipy.special, "roots_jacobi", lambda nodes, *powers: rule(2 * nodes, *powers))
     assert value == pytest.approx(theory.head_dim_lower_bound(n, d_h), rel=accuracy)
     monkeypatch.setattr(lower_bound, "NODES", 9)  # the negative control
     assert n < 10**6 or value != pytest.approx(theory.head_dim_lower_bound(n, d_h), rel=accuracy)

@@ -4,7 +4,7 @@ definite."""
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+import scipy
 
 #: What is this small beside the largest entry counts as zero, so that rounding cannot make a variable change sides.
 ROUNDING = 1e-14
@@ -54,8 +54,8 @@ def _minimum_of_free(h: np.ndarray, f: np.ndarray, free: np.ndarray) -> np.ndarr
     x = np.zeros_like(f)
     where = free.nonzero()[0]
     if len(where) > 100:
-        factor = cho_factor(h[np.ix_(where, where)], check_finite=False)
-        x[where] = cho_solve(factor, f[where], check_finite=False)
+        factor = scipy.linalg.cho_factor(h[np.ix_(where, where)], check_finite=False)
+        x[where] = scipy.linalg.cho_solve(factor, f[where], check_finite=False)
     elif len(where):  # the call costs more than the elimination
         x[where] = np.linalg.solve(h[np.ix_(where, where)], f[where])
     return x

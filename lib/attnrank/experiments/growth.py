@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+import scipy
 import torch
-from scipy import special
 from torch import Tensor
 
 from attnrank import _check, theory
@@ -88,7 +88,7 @@ def _causal_loss(n: int, d_h: int) -> float:
 def _normalised_loss(n: int, d_h: int) -> float:
     if d_h == 1:  # two keys can win
         return theory.occupancy_bound(n) / n - (2.0 - 2.0 ** (1 - n)) / n
-    least = 1.0 - special.hyp2f1(-n, 2, n, 0.5) if d_h == 2 else theory.normalised_lower_bound(n, d_h) / n
+    least = 1.0 - scipy.special.hyp2f1(-n, 2, n, 0.5) if d_h == 2 else theory.normalised_lower_bound(n, d_h) / n
     return theory.occupancy_bound(n) / n - least
 
 

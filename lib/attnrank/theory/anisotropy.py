@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import scipy
-from scipy import special
 
 from attnrank import _check
 from attnrank._quadrature import gauss_legendre, panels, reach
@@ -33,7 +32,7 @@ def anisotropic_bound(n: int, cosine: float) -> float:
 
     def win(common: np.ndarray) -> np.ndarray:
         score = math.sqrt(c) * common[:, None] + math.sqrt(1.0 - c) * x[None]
-        return np.minimum(np.exp((n - 1) * special.log_ndtr(score)) @ weight, 1.0)
+        return np.minimum(np.exp((n - 1) * scipy.special.log_ndtr(score)) @ weight, 1.0)
 
     # Where n pi rises through 1 the integrand is steep if c is near 1 and n large: panels shrink towards that place.
     low, high = -9.0, end

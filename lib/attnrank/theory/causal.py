@@ -8,7 +8,6 @@ from collections.abc import Callable
 import numpy as np
 import scipy
 from numpy.polynomial import chebyshev
-from scipy import special
 
 from attnrank import _check
 from attnrank._quadrature import gauss_legendre
@@ -130,7 +129,7 @@ def causal_head_dim_bound(n: int, d_h: int) -> float:
 def _mean_in_one_dimension(n: int) -> float:
     """1 + the sum of (2 - 2^(2-i)) / i over i = 2..n; what lies beyond 2^-60 is left out."""
     i = np.arange(2, min(n, 60) + 1)
-    harmonic = special.digamma(n + 1.0) + np.euler_gamma
+    harmonic = scipy.special.digamma(n + 1.0) + np.euler_gamma
     return float(2.0 * harmonic - 1.0 - np.sum(2.0 ** (2 - i) / i))
 
 

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike
-from scipy import special
 
 from attnrank import _check
 from attnrank._quadrature import gauss_legendre
@@ -47,7 +46,7 @@ def half_space_exponent(p: ArrayLike, mu: float) -> np.ndarray:
     mu = _check.real("mu", mu, minimum=0.0, maximum=math.nextafter(1.0, 0.0))
     if not p.size:
         return p
-    t = special.ndtri(p)[..., None]
+    t = scipy.special.ndtri(p)[..., None]
     width = math.sqrt((1.0 - mu) / max(mu, 1e-3))
     corner = np.clip(-t / math.sqrt(max(mu, 1e-3)) + width * np.array([-8, -4, -2, -1, 0, 1, 2, 4, 8]), -14.0, 14.0)
     even = np.broadcast_to(np.linspace(-14.0, 14.0, 36), (*p.shape, 36))
@@ -55,9 +54,9 @@ def half_space_exponent(p: ArrayLike, mu: float) -> np.ndarray:
     z, weight = (x.reshape(*p.shape, -1) for x in gauss_legendre(edges.reshape(p.size, -1), 16))
     weight = weight * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
     u = (t + math.sqrt(mu) * z) / math.sqrt(1.0 - mu)
-    part = special.ndtr(u)
+    part = scipy.special.ndtr(u)
     small = part**2 * (0.5 + part * (1 / 3 + part * (0.25 + part * 0.2)))  # -log(1 - P) - P, without cancellation
-    return p + (np.where(part < 1e-3, small, -special.log_ndtr(-u) - part) * weight).sum(-1)
+    return p + (np.where(part < 1e-3, small, -scipy.special.log_ndtr(-u) - part) * weight).sum(-1)
 
 
 def _probabilities(p: ArrayLike) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy import special
+import scipy
 
 from attnrank import _check
 from attnrank._quadrature import gauss_legendre, panel_edges
@@ -61,10 +61,10 @@ def _log_external_angle(n: int, m: np.ndarray) -> np.ndarray:
     m = m[:, None].astype(float)
 
     def log_integrand(t: np.ndarray) -> np.ndarray:  # of t = 20 + x / sqrt(m)
-        return (n - m) * special.log_ndtr(t - 20.0) - m * (t - 20.0) ** 2 / 2.0
+        return (n - m) * scipy.special.log_ndtr(t - 20.0) - m * (t - 20.0) ** 2 / 2.0
 
     nodes, weights = gauss_legendre(panel_edges(log_integrand, len(m), 40.0))
-    log_integral = special.logsumexp(log_integrand(nodes), b=weights, axis=1)
+    log_integral = scipy.special.logsumexp(log_integrand(nodes), b=weights, axis=1)
     return log_integral + np.log(m[:, 0] / (2.0 * math.pi)) / 2.0
 
 
@@ -79,7 +79,7 @@ def _log_internal_angle(m: np.ndarray) -> np.ndarray:
     step = 0.2
     y = step * np.arange(46)  # beyond, the integrand is below exp(-y^2 / 2) = e^-40
     z = -np.sqrt(m - 1.0)[:, None] + 1j * y
-    log_integrand = z**2 / 2.0 + (m[:, None] - 1) * np.log(special.wofz(-1j * z / math.sqrt(2.0)) / 2.0)
+    log_integrand = z**2 / 2.0 + (m[:, None] - 1) * np.log(scipy.special.wofz(-1j * z / math.sqrt(2.0)) / 2.0)
     peak = log_integrand[:, :1].real
     values = np.exp(log_integrand - peak).real
     values[:, 0] /= 2.0  # y = 0; the negative half gives the complex conjugate
@@ -164,12 +164,13 @@ def poisson_voronoi_variance(dimension: int) -> float:
     apart = 1.0 + t**d  # the two balls, in units of the unit ball; |x| = 1
     overlap = _cap(alpha, d) + t**d * _cap(beta, d)
     excess = overlap * (2.0 * apart - overlap) / (apart * (apart - overlap)) ** 2  # over independence, apart^-2
-    log_area = math.log(d - 1) + special.gammaln(d / 2 + 1) - special.gammaln((d + 1) / 2) - math.log(math.pi) / 2
+    gammaln = scipy.special.gammaln
+    log_area = math.log(d - 1) + gammaln(d / 2 + 1) - gammaln((d + 1) / 2) - math.log(math.pi) / 2
     integrand = t ** (d - 1) * np.exp(log_area + (d - 2) * np.log(np.sin(psi))) * excess
     return 2.0 * float((weight_t * weight_psi * integrand).sum())
 
 
 def _cap(angle: np.ndarray, d: int) -> np.ndarray:
     """Share of the ball of R^d that lies beyond the hyperplane through its points at ``angle`` from the axis."""
-    half = special.betainc((d + 1) / 2.0, 0.5, np.sin(angle) ** 2) / 2.0
+    half = scipy.special.betainc((d + 1) / 2.0, 0.5, np.sin(angle) ** 2) / 2.0
     return np.where(angle <= math.pi / 2, half, 1.0 - half)

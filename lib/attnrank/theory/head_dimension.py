@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import scipy
 from numpy.polynomial import chebyshev
-from scipy import special
 
 from attnrank import _check
 from attnrank._quadrature import gauss_legendre, panel_edges, relevant_range
@@ -83,19 +83,20 @@ def norm_range(share: float, d_h: float) -> tuple[float, float]:
 
     As ``scipy.stats.chi`` has them, whose import takes most of a second.
     """
-    at = [inverse(d_h / 2.0, share) for inverse in (special.gammaincinv, special.gammainccinv)]
+    at = [inverse(d_h / 2.0, share) for inverse in (scipy.special.gammaincinv, scipy.special.gammainccinv)]
     return math.sqrt(2.0 * at[0]), math.sqrt(2.0 * at[1])
 
 
 def log_density(r: np.ndarray, d_h: float) -> np.ndarray:
     """Log of the density of the chi distribution with d_h degrees of freedom."""
-    return special.xlogy(d_h - 1.0, r) - r**2 / 2.0 - (d_h / 2.0 - 1.0) * math.log(2.0) - special.gammaln(d_h / 2.0)
+    power = scipy.special.xlogy(d_h - 1.0, r)
+    return power - r**2 / 2.0 - (d_h / 2.0 - 1.0) * math.log(2.0) - scipy.special.gammaln(d_h / 2.0)
 
 
 def log_win_probability(r: np.ndarray, n: int, d_h: float) -> np.ndarray:
     """log pi(r) = log E[Phi(r U)^{n-1}] for a vector of norms r."""
     if d_h == 1.0:
-        return np.logaddexp((n - 1) * special.log_ndtr(r), (n - 1) * special.log_ndtr(-r)) - math.log(2.0)
+        return np.logaddexp((n - 1) * scipy.special.log_ndtr(r), (n - 1) * scipy.special.log_ndtr(-r)) - math.log(2.0)
     # U = +-cos(t) with density sin(t)^{d_h - 2} on (0, pi/2), which is singular or not smooth at 0 for small d_h unless
     # d_h is an integer: t = x^power removes that. The constant is 1/B((d_h - 1)/2, 1/2) for the two signs together.
     power = 1.0 / (d_h - 1.0) if d_h < 2.0 else 2.0 if d_h < 6.0 and d_h != round(d_h) else 1.0
@@ -108,9 +109,9 @@ def log_win_probability(r: np.ndarray, n: int, d_h: float) -> np.ndarray:
             else:
                 log_weight = (d_h - 2.0) * np.log(np.sin(t)) + (power - 1.0) * np.log(x)
             s = r[:, None] * np.cos(t)
-            win = (n - 1) * special.log_ndtr(s)
+            win = (n - 1) * scipy.special.log_ndtr(s)
             if n <= 128:  # the opposite sign adds less than 2^{1 - n} otherwise
-                win = np.logaddexp(win, (n - 1) * special.log_ndtr(-s))
+                win = np.logaddexp(win, (n - 1) * scipy.special.log_ndtr(-s))
         return log_weight + win + math.log(power)
 
     end = (math.pi / 2) ** (1.0 / power)
@@ -120,5 +121,5 @@ def log_win_probability(r: np.ndarray, n: int, d_h: float) -> np.ndarray:
         edges = np.sort(np.concatenate([np.zeros((len(r), 1)), edges, scales], axis=1), axis=1)
     nodes, weights = gauss_legendre(edges)
     with np.errstate(divide="ignore"):
-        log_integral = special.logsumexp(log_integrand(nodes), b=weights, axis=1)
-    return log_integral - special.betaln((d_h - 1.0) / 2.0, 0.5)
+        log_integral = scipy.special.logsumexp(log_integrand(nodes), b=weights, axis=1)
+    return log_integral - scipy.special.betaln((d_h - 1.0) / 2.0, 0.5)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import scipy
 from numpy.polynomial import chebyshev
-from scipy import special
 
 from attnrank import _check
 from attnrank._quadrature import gauss_legendre, panel_edges
@@ -122,7 +122,7 @@ def log_moment_ratio(r: float, n: int, d_h: int) -> float:
     """log of E[p^2] / (E p)^2, p the probability that a key of norm r wins a query, given the n - 1 other keys."""
 
     def log_integrand(t: np.ndarray) -> np.ndarray:  # the angle between the key and a query
-        return special.xlogy(d_h - 2.0, np.sin(t)) + (n - 1) * special.log_ndtr(r * np.cos(t))
+        return scipy.special.xlogy(d_h - 2.0, np.sin(t)) + (n - 1) * scipy.special.log_ndtr(r * np.cos(t))
 
     edges = panel_edges(log_integrand, 1, math.pi)[:, 1:-1]
     angle, weights = gauss_legendre(edges, order=16 if d_h == 2 else 4)  # a kink at equal angles for d_h = 2
@@ -138,7 +138,7 @@ def log_moment_ratio(r: float, n: int, d_h: int) -> float:
     rho = u * v + np.sqrt((1.0 - u**2) * (1.0 - v**2)) * cosine
     with np.errstate(divide="ignore"):
         log_both = (n - 1) * np.log1p(-_either_exceeds(r * u, r * v, rho))
-    log_both += special.xlogy(d_h - 2.0, np.sin(angle[i]) * np.sin(angle[j]))[:, None]
+    log_both += scipy.special.xlogy(d_h - 2.0, np.sin(angle[i]) * np.sin(angle[j]))[:, None]
     highest = log_both.max()
     square = float(np.sum(pairs[:, None] * share * np.exp(log_both - highest)))
     return math.log(square / mean**2) + highest - 2.0 * peak
@@ -148,14 +148,15 @@ def _sphere_coordinate_rule(d: int) -> tuple[np.ndarray, np.ndarray]:
     """Nodes and weights (k,) for a coordinate of a uniform point on the unit sphere of R^d."""
     if d == 1:
         return np.array([-1.0, 1.0]), np.array([0.5, 0.5])
-    nodes, weights = special.roots_jacobi(20 if d < 7 else 12, (d - 3) / 2.0, (d - 3) / 2.0)
+    nodes, weights = scipy.special.roots_jacobi(20 if d < 7 else 12, (d - 3) / 2.0, (d - 3) / 2.0)
     return nodes, weights / weights.sum()
 
 
 def _either_exceeds(h: np.ndarray, k: np.ndarray, rho: np.ndarray) -> np.ndarray:
     """P(X > h or Y > k) for standard normal X and Y of correlation rho, from Owen's T: accurate in the tail."""
-    above_h, above_k = special.ndtr(-h), special.ndtr(-k)
+    above_h, above_k = scipy.special.ndtr(-h), scipy.special.ndtr(-k)
     spread = np.sqrt(np.maximum(1.0 - rho**2, 1e-30))
     both = (above_h + above_k) / 2.0 - np.where(h * k < 0.0, 0.5, 0.0)
-    both = both - special.owens_t(h, (k - rho * h) / (h * spread)) - special.owens_t(k, (h - rho * k) / (k * spread))
+    both = both - scipy.special.owens_t(h, (k - rho * h) / (h * spread))
+    both = both - scipy.special.owens_t(k, (h - rho * k) / (k * spread))
     return np.minimum(above_h + above_k - both, 1.0)

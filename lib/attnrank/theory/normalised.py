@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy import special
+import scipy
 
 from attnrank import _check
 from attnrank._quadrature import gauss_legendre
@@ -102,9 +102,9 @@ def _angle_rule(d_h: int, x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray
     """Nodes and weights for the angle between two uniform directions of R^{d_h - 1}, fine at 0 where that matters."""
     if d_h < 12:
         psi = math.pi * x
-        log_density = (d_h - 3) * np.log(np.sin(psi)) - special.betaln((d_h - 2) / 2.0, 0.5)
+        log_density = (d_h - 3) * np.log(np.sin(psi)) - scipy.special.betaln((d_h - 2) / 2.0, 0.5)
         return psi, math.pi * weight * np.exp(log_density)
-    cosine, share = special.roots_jacobi(32, (d_h - 4) / 2.0, (d_h - 4) / 2.0)
+    cosine, share = scipy.special.roots_jacobi(32, (d_h - 4) / 2.0, (d_h - 4) / 2.0)
     return np.arccos(cosine), share / share.sum()
 
 
@@ -123,7 +123,7 @@ def _union(u: np.ndarray, v: np.ndarray, psi: np.ndarray, d_h: int) -> np.ndarra
 
 def _radius(share: np.ndarray, d_h: int) -> np.ndarray:
     """Angular radius of the cap with a given share <= 1/2 of the sphere of R^{d_h}."""
-    return np.arcsin(np.sqrt(special.betaincinv((d_h - 1) / 2.0, 0.5, 2.0 * share)))
+    return np.arcsin(np.sqrt(scipy.special.betaincinv((d_h - 1) / 2.0, 0.5, 2.0 * share)))
 
 
 def _cut_off(angle: np.ndarray, radius: np.ndarray, d_h: int) -> np.ndarray:

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import scipy
-from scipy import special
 
 from attnrank import _check
 from attnrank.theory.barrier import occupancy_bound
@@ -106,7 +105,7 @@ def simplex_first_order(n: int) -> float:
     n = _check.whole("n", n, minimum=2, maximum=1e15)
 
     def integrand(x: float) -> float:
-        return x * n * scipy.stats.norm.pdf(x) * math.exp((n - 1) * special.log_ndtr(x))
+        return x * n * scipy.stats.norm.pdf(x) * math.exp((n - 1) * scipy.special.log_ndtr(x))
 
     largest = scipy.integrate.quad(integrand, -8, 10)[0]
     return largest**2 * n / (2.0 * (n - 1)) * math.exp((n - 2) * math.log1p(-1.0 / n))

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import scipy
-from scipy import special
 
 from attnrank import _check
 from attnrank._quadrature import gauss_legendre, panel_edges
@@ -51,7 +50,7 @@ def examined_fraction(m: int, d_h: float) -> float:
 
     def log_integrand(r: np.ndarray) -> np.ndarray:
         with np.errstate(divide="ignore"):
-            return scipy.stats.chi.logpdf(r, d_h) + (m - 1) * special.log_ndtr(r)
+            return scipy.stats.chi.logpdf(r, d_h) + (m - 1) * scipy.special.log_ndtr(r)
 
     end = math.sqrt(d_h) + math.sqrt(2.0 * math.log(m)) + 12.0
     nodes, weights = gauss_legendre(panel_edges(log_integrand, 1, end), order=24)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import numpy as np
 import scipy
-from scipy import special
 
 from attnrank import _check
 from attnrank.theory.barrier import occupancy_bound
@@ -166,7 +165,7 @@ def lognormal_limit(v: float, *, causal: bool = False) -> float:
     step = min(0.4, 0.3 / max(sigma, 1e-300))
     x = step * np.arange(-math.ceil(reach / step), math.ceil(reach / step) + 1)
     y = sigma * x  # log Y
-    share = special.expit(y) if causal else -np.expm1(-np.exp(np.minimum(y, 700.0)))
+    share = scipy.special.expit(y) if causal else -np.expm1(-np.exp(np.minimum(y, 700.0)))
     return float(step * (share * np.exp(-((x + sigma / 2.0) ** 2) / 2.0)).sum()) / math.sqrt(2.0 * math.pi)
 
 

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import scipy
-from scipy import special
 
 from attnrank import _check
 from attnrank._quadrature import panels, reach
@@ -28,7 +27,8 @@ def gap_density(n: int) -> float:
     """
     n = _check.whole("n", n, minimum=2, maximum=1e20)
     x, weight = panels(-9.0, reach(n), 4000)
-    return n * (n - 1) * float(np.sum(weight * scipy.stats.norm.pdf(x) ** 2 * np.exp((n - 2) * special.log_ndtr(x))))
+    others = np.exp((n - 2) * scipy.special.log_ndtr(x))
+    return n * (n - 1) * float(np.sum(weight * scipy.stats.norm.pdf(x) ** 2 * others))
 
 
 def freezing_temperature(n: int) -> float:

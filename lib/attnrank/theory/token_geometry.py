@@ -9,7 +9,6 @@ import numpy as np
 import scipy
 import torch
 from numpy.polynomial import chebyshev
-from scipy import special
 from torch import Tensor
 
 from attnrank import _check
@@ -87,7 +86,7 @@ def _normal_rule(order: int) -> tuple[np.ndarray, np.ndarray]:
 def _log_win_normal(shift: np.ndarray, spread: float, n: int) -> np.ndarray:
     """log E[Phi(shift + spread Z)^{n-1}] for a vector of shifts, Z standard normal."""
     z, weights = _normal_rule(7)
-    return special.logsumexp((n - 1) * special.log_ndtr(shift[:, None] + spread * z), b=weights, axis=1)
+    return scipy.special.logsumexp((n - 1) * scipy.special.log_ndtr(shift[:, None] + spread * z), b=weights, axis=1)
 
 
 def _log_win_on_radii(
@@ -111,7 +110,7 @@ def _log_win(shift: np.ndarray, reach: np.ndarray, n: int, k: float) -> np.ndarr
     """log E[Phi(shift + reach U)^{n-1}] at all pairs, (reaches, shifts); U is a coordinate of a uniform point on the
     sphere."""
     if k == 1.0:
-        sides = [(n - 1) * special.log_ndtr(shift + sign * reach[:, None]) for sign in (1.0, -1.0)]
+        sides = [(n - 1) * scipy.special.log_ndtr(shift + sign * reach[:, None]) for sign in (1.0, -1.0)]
         return np.logaddexp(*sides) - math.log(2.0)
     # U = +-cos(t), with density sin(t)^{k-2} on (0, pi/2): t = x^power smooths what is singular at 0 for small k;
     # for large k only the part within ten standard deviations of U = 0 matters
@@ -133,4 +132,4 @@ def _log_win(shift: np.ndarray, reach: np.ndarray, n: int, k: float) -> np.ndarr
         top = sides[0].amax(1)  # the side on which U > 0 is the larger
         return top + (sides.sub_(top[:, None]).exp_().sum(0) @ sums).log()
 
-    return torch.stack([total(r) for r in reach.tolist()]).numpy() - special.betaln((k - 1.0) / 2.0, 0.5)
+    return torch.stack([total(r) for r in reach.tolist()]).numpy() - scipy.special.betaln((k - 1.0) / 2.0, 0.5)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float64
-from scipy.optimize import nnls
 from torch import Tensor
 
 from attnrank import _check, numerical_rank
@@ -42,7 +42,7 @@ def least_frobenius(differences: Tensor, queries: Tensor) -> Tensor:
     rows = torch.einsum("ita,ib->itab", differences, queries).flatten(0, 1).flatten(1).numpy()
     matrix = np.vstack([rows.T, np.ones(len(rows))])
     goal = np.append(np.zeros(rows.shape[1]), 1.0)
-    weights, _ = nnls(matrix, goal, maxiter=10_000)
+    weights, _ = scipy.optimize.nnls(matrix, goal, maxiter=10_000)
     rest = matrix @ weights - goal
     d = differences.shape[2]
     return torch.from_numpy(-rest[:-1] / rest[-1]).view(d, d)

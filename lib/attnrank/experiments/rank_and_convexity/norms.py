@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float64
-from scipy.optimize import minimize
 from torch import Tensor
 
 from attnrank import _check, convex, numerical_rank
@@ -167,6 +167,7 @@ def linear_heads(seed: int, share: float, heads: int, starts: int) -> Setting:
         return value / optimum.primal, gradient.numpy() / optimum.primal
 
     r = np.random.default_rng([seed, heads])
+    minimize = scipy.optimize.minimize
     options = {"maxiter": 5000, "maxfun": 10_000, "ftol": 1e-15, "gtol": 1e-10}
     runs = [
         minimize(objective, 0.5 * r.standard_normal(15 * heads), jac=True, method="L-BFGS-B", options=options).fun
