@@ -53,6 +53,8 @@ def test_distance_is_in_standard_deviations():
     assert module.scores_apart(curve - 2 * spread, rows) == pytest.approx(np.full(5, -2))
     shuffled = rows.sample(frac=1, random_state=0)
     assert module.distance(curve + 3 * spread, shuffled) == pytest.approx(3)
+    curves = curve + spread * np.array([[0.0], [1.0], [-2.0]])
+    assert module.distance(curves, rows) == pytest.approx([0, 1, 2])
     with pytest.raises(ValueError):
         module.distance(curve[:4], rows)
 

@@ -43,15 +43,17 @@ def layer_table_row(layer: int, embed_dim: int, head_dim: int) -> Setting:
     return table.loc[(layer, embed_dim, head_dim)].to_dict()
 
 
-def scores_apart(curve: np.ndarray, rows: pd.DataFrame) -> np.ndarray:
-    """How far a curve of rank / n over ``HEAD_DIMS`` is from rows of the paper's table, in their deviations."""
-    at = dict(zip(HEAD_DIMS, np.asarray(curve, dtype=float), strict=True))
-    return (rows.head_dim.map(at).to_numpy() - rows.rank_mean.to_numpy()) / rows.rank_std.to_numpy()
+def scores_apart(curves: np.ndarray, rows: pd.DataFrame) -> np.ndarray:
+    """How far curves of rank / n over ``HEAD_DIMS``, (..., dims), are from rows of the paper's table, in their
+    deviations: (..., rows)."""
+    at = dict(zip(HEAD_DIMS, np.moveaxis(np.asarray(curves, dtype=float), -1, 0), strict=True))
+    ranks = np.stack([at[head_dim] for head_dim in rows.head_dim], -1)
+    return (ranks - rows.rank_mean.to_numpy()) / rows.rank_std.to_numpy()
 
 
-def distance(curve: np.ndarray, rows: pd.DataFrame) -> float:
-    """Root mean square of :func:`scores_apart`: at most 1 where the curve is typically within a standard deviation."""
-    return float(np.sqrt(np.mean(scores_apart(curve, rows) ** 2)))
+def distance(curves: np.ndarray, rows: pd.DataFrame) -> np.ndarray:
+    """Root mean square of :func:`scores_apart`: at most 1 where a curve is typically within a standard deviation."""
+    return np.sqrt(np.mean(scores_apart(curves, rows) ** 2, -1))
 
 
 def layer_causes(
@@ -85,7 +87,7 @@ def layer_causes(
             distinct.append(len(k) / n)
         hard[f"hard_{d}"] = float(np.mean(ranks))
         soft.append(np.mean(curves, 0))
-    best = min(range(len(FINE_EXPONENTS)), key=lambda e: distance(np.array([curve[e] for curve in soft]), tables))
+    best = int(np.argmin(distance(np.stack(soft, -1), tables)))
     fitted = {f"soft_{d}": float(curve[best]) for d, curve in zip(HEAD_DIMS, soft, strict=True)}
     return {"distinct": float(np.mean(distinct)), "exponent": FINE_EXPONENTS[best]} | fitted | hard
 
