@@ -164,6 +164,21 @@ def test_few_pairs_and_many_have_the_same_best_keys(monkeypatch, dtype, few):
     assert honest(q, draw(53, 90, 3, dtype=dtype), query, keys) is not None
 
 
+def test_repeated_tokens_need_no_exact_arithmetic(monkeypatch):
+    """The keys that are close to the best one of a query are ten equal ones; the negative control has one more."""
+    cut, honest = [], undecided._exactly_best
+    monkeypatch.setattr(undecided, "_exactly_best", lambda *x: (cut.append(len(x[3])), honest(*x))[1])
+    words, q = draw(54, 20, 16, dtype=torch.float32), draw(55, 200, 16, dtype=torch.float32)
+    q[0] = torch.eye(16)[0]
+    words[7, 0] = words[:, 0].max() + 1
+    k = words[torch.arange(200) % 20]
+    rank = len((q.double() @ words.double().mT).argmax(-1).unique())
+    assert hardmax_rank(q, k) == rank and cut == []
+    k[190, 1:], k[190, 0] = 0.0, words[7, 0]
+    hardmax_rank(q, k)
+    assert cut == [2]  # the first query has the keys 7 and 190
+
+
 def test_a_zero_query_does_not_hide_a_tie_of_another():
     k = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-5.0, -5.0]])
     q = torch.tensor([[1.0, 1.0], [0.0, 0.0], [-1.0, -1.0]])  # a tie of the first two keys; key 0; the last

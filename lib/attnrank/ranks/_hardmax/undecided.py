@@ -78,8 +78,17 @@ def _best_of_few(q: Tensor, k: Tensor, query: Tensor, key: Tensor) -> Tensor | N
 
 
 def _best_of_some(q: Tensor, k: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    q, k = q[query].double(), k[key].double()
-    first = torch.searchsorted(query, query)  # of each pair the first one of its query
+    keys, first = k[key], torch.searchsorted(query, query)  # of each pair the first one of its query
+    other = (keys != keys[first]).any(-1)  # than the first key, whose equals tie with it: they need no arithmetic
+    other[first] = True
+    best = torch.zeros_like(other)
+    query = query[other]
+    best[other] = _best_of_different(q[query].double(), keys[other].double(), query, key[other])
+    return best
+
+
+def _best_of_different(q: Tensor, k: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    first = torch.searchsorted(query, query)
     best = _close_in_float64(q, k, first)
     ties = best & (torch.zeros_like(first).index_add_(0, first, best.long())[first] > 1)
     if ties.any():
