@@ -112,6 +112,14 @@ def with_arithmetic(name: str, value: Tensor) -> Tensor:
     return value
 
 
+def all_finite(value: Tensor) -> bool:
+    """Whether ``value`` has no NaN and no infinity: one pass, many times as fast as ``torch.isfinite``."""
+    if not value.numel():
+        return True
+    low, high = torch.aminmax(value.detach())  # of a NaN anywhere, both are NaN
+    return math.isfinite(low.item()) and math.isfinite(high.item())
+
+
 def finite(name: str, value: Tensor) -> Tensor:
     """Return ``value`` if it has no NaN and no infinity, or raise ValueError that says which.
 
@@ -119,7 +127,7 @@ def finite(name: str, value: Tensor) -> Tensor:
     """
     if value.is_cuda and torch.cuda.is_current_stream_capturing():
         return value
-    if not torch.isfinite(value).all():
+    if not all_finite(value):
         found = "NaN" if torch.isnan(value).any() else "infinite values"
         raise ValueError(f"{name} must be finite, got {found} in a tensor of shape {tuple(value.shape)}")
     return value

@@ -134,7 +134,7 @@ def hardmax_rank_of(attention: Float[Tensor, "*batch n m"]) -> Int64[Tensor, "*b
     a = attention.detach()
     a = a.float() if a.dtype.itemsize < 4 else a  # exact; some devices lack comparisons in small formats
     largest = a.amax(-1, keepdim=True)
-    if not largest.isfinite().all():
+    if not _check.all_finite(largest):
         raise ValueError("attention must have a finite largest entry in each row, without NaN")
     m = a.shape[-1]
     column = torch.arange(m, device=a.device)

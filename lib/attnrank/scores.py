@@ -163,7 +163,7 @@ def _own_dtype(x: Tensor) -> torch.autocast:
 def _scores(q: Tensor, k: Tensor, temperature: float) -> Tensor:
     """``q k^T / temperature``, through float64 where the range of the dtype is too small for what is divided."""
     info, quotient = torch.finfo(q.dtype), q / temperature
-    held = info.tiny <= temperature <= info.max and bool(quotient.isfinite().all())
+    held = info.tiny <= temperature <= info.max and _check.all_finite(quotient)
     # with short keys what quotients below ``tiny`` lose changes no score by more than half an eps
     if held and (temperature <= 1 or k.abs().amax().item() <= 1 / (info.tiny * q.shape[-1])):
         return quotient @ k.mT

@@ -6,6 +6,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from attnrank import _check
 
@@ -39,6 +41,26 @@ def test_good_tensors_and_generators_come_back_unchanged():
     assert _check.finite("a", _check.matrices("a", a)) is a
     assert _check.generator("generator", generator) is generator
     assert _check.choice("kind", "b", ["b", "a"]) == "b"
+
+
+FORMATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+SHAPES = [(), (0, 3), (1, 1), (7,), (3, 65, 65), (2, 3, 64), (100_003,)]
+
+
+@given(st.sampled_from(FORMATS), st.sampled_from(SHAPES), st.booleans(), st.sampled_from(["nan", "inf", "-inf"]),
+       st.integers(0, 2**31))  # fmt: skip
+def test_one_entry_that_is_not_finite_is_seen_wherever_it_stands(dtype, shape, across, odd, at):
+    """Beside the largest numbers of the format, whose sums overflow."""
+    a = torch.full(shape, torch.finfo(dtype).max, dtype=dtype)
+    a.flatten()[::2] *= -1
+    a = a.mT if across and a.ndim > 1 else a
+    assert _check.all_finite(a)
+    if a.numel():
+        index = [int(i) for i in np.unravel_index(at % a.numel(), a.shape)]
+        a[tuple(index)] = float(odd)
+        assert not _check.all_finite(a) and not torch.isfinite(a).all()
+        with pytest.raises(ValueError, match="^a must be finite, got " + ("NaN" if odd == "nan" else "infinite")):
+            _check.finite("a", a)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

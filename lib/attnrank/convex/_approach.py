@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from attnrank import _check
 from attnrank.convex.losses import Squared
 
 Vectors = Float64[Tensor, "tokens d"]
@@ -56,7 +57,7 @@ def approach(
         if chunks >= max_chunks or chunks > 2 and (fall >= 1.0 or left > _steps_worth(a, z)):
             return z, residual, False, chunks
         moved = run.chunk(z, c)
-        if not torch.isfinite(moved).all():  # beyond single precision
+        if not _check.all_finite(moved):  # beyond single precision
             return z, residual, False, chunks
         z, before, chunks = moved, gap, chunks + 1
 

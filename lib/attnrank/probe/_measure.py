@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnrank import ranks
+from attnrank import _check, ranks
 from attnrank.probe._attention import Attention
 from attnrank.probe._bounds import bounds
 from attnrank.probe._masks import Structure, structure
@@ -153,7 +153,7 @@ def _columns(group: Group, wanted: frozenset[str], tol: float) -> dict[str, list
     for start in range(0, g, together):
         part = slice(start, start + together)
         a = group.weights(part, chosen)
-        if not torch.isfinite(a).all():
+        if not _check.all_finite(a):
             raise ValueError(NO_SOFTMAX)
         parts.append(_spectra(a, wanted, tol) | {"deviation": _deviation(group, part, chosen, a)})
         if group.sink is not None:

@@ -87,9 +87,7 @@ def certified_rank(
     tol, relative = _tolerance(tol), _check.flag("relative", relative)
     batch, (n, m) = _check.matrices("a", a).shape[:-2], a.shape[-2:]
     a = widened(a.detach())
-    largest = torch.maximum(a.amax((-2, -1)), -a.amin((-2, -1))).double().reshape(-1)
-    if not torch.isfinite(largest).all():
-        _check.finite("a", a)
+    largest = _largest(a).reshape(-1)
     if tol == 0:  # every singular value counts, but those of a zero matrix beside their largest, by definition
         rank = torch.full_like(largest, min(n, m), dtype=torch.int64)
         rank = rank * (largest > 0) if relative else rank
@@ -211,16 +209,27 @@ def _scaled_singular_values(a: Tensor) -> tuple[Tensor, Tensor]:
 
     Without gradients.
     """
-    a = _check.finite("a", widened(_check.matrices("a", a).detach())).double()
-    largest = a.abs().amax((-2, -1), keepdim=True)
-    scale = _power_of_two(largest, MODERATE, to=MODERATE)  # and no further: the small entries shall stay
-    return torch.linalg.svdvals(a / scale), scale.squeeze(-1)
+    a = widened(_check.matrices("a", a).detach())
+    scale = _power_of_two(_largest(a), MODERATE, to=MODERATE)  # and no further: the small entries shall stay
+    return torch.linalg.svdvals(_divided(a.double(), scale)), scale[..., None]
 
 
 def _without_overflow(a: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
     """``a`` (b, n, m) divided by powers of two (b), 1 but for extreme entries, so that its squares are harmless."""
     scale = _power_of_two(largest, 300, to=0)
-    return a if (scale == 1).all() else a / scale[:, None, None], scale
+    return _divided(a, scale), scale
+
+
+def _largest(a: Tensor) -> Tensor:
+    """The largest absolute value of each matrix (...), float64; ValueError where one is not finite."""
+    largest = torch.maximum(a.amax((-2, -1)), -a.amin((-2, -1))).double()
+    if not _check.all_finite(largest):
+        _check.finite("a", a)
+    return largest
+
+
+def _divided(a: Tensor, scale: Tensor) -> Tensor:
+    return a if (scale == 1).all() else a / scale[..., None, None]
 
 
 def _power_of_two(largest: Tensor, moderate: int, to: int) -> Tensor:
