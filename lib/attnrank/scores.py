@@ -98,7 +98,8 @@ def attention(
     """Attention matrix: row-wise ``softmax(q k^T / temperature)``, or the one-hot ``hardmax(q k^T)``.
 
     A Transformer's usual scaling is ``temperature = sqrt(d_h)``. The hardmax is the limit of temperature to 0 where
-    the largest score of a row is unique; on exact ties it takes the first key.
+    the largest score of a row is unique; on exact ties it takes the first key. Its scores are products in the dtype of
+    ``q``, in float32 for formats of 16 bits, of rows and keys scaled by powers of two: none over- or underflows.
 
     Parameters
     ----------
@@ -115,7 +116,7 @@ def attention(
     Raises
     ------
     ValueError : empty or non-finite input, shapes that do not fit, a format of 8 bits, temperature <= 0, a mask in
-        the place of ``causal``, scores that overflow where they are seen.
+        the place of ``causal``, scores of a softmax that overflow where they are seen.
 
     Examples
     --------
@@ -137,11 +138,11 @@ def attention(
         torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])
     except RuntimeError:
         raise ValueError(
-            "leading dimensions of q and k must broadcast, "
-            f"got q of shape {tuple(q.shape)} and k of shape {tuple(k.shape)}"
+            f"leading dimensions of q and k must broadcast, got q of shape {tuple(q.shape)} and k of shape "
+            f"{tuple(k.shape)}{_check.advice_on_groups(q.shape, k.shape)}"
         ) from None
     with _own_dtype(q):
-        scores = q @ k.mT if hard else _scores(q, k, temperature)
+        scores = _comparable_scores(q, k) if hard else _scores(q, k, temperature)
     if not causal:
         _check.finite("q k^T / temperature", scores)
     else:
@@ -152,7 +153,20 @@ def attention(
         scores = scores.masked_fill(ahead, -torch.inf)
     if not hard:
         return scores.softmax(-1)
-    return torch.zeros_like(scores).scatter_(-1, scores.argmax(-1, keepdim=True), 1.0)
+    return torch.zeros_like(scores, dtype=q.dtype).scatter_(-1, scores.argmax(-1, keepdim=True), 1.0)
+
+
+def _comparable_scores(q: Tensor, k: Tensor) -> Tensor:
+    """Each row of ``q k^T`` times some power of two: all that a hardmax compares."""
+    q, k = (x.detach() if x.dtype.itemsize > 2 else x.detach().float() for x in (q, k))
+    return _to_about_one(q, -1) @ _to_about_one(k, (-2, -1)).mT
+
+
+def _to_about_one(x: Tensor, over: int | tuple[int, int]) -> Tensor:
+    """``x`` times powers of two that bring the largest entry ``over`` some dimensions to between 1/2 and 1."""
+    reach = {torch.float32: 2.0**100, torch.float64: 2.0**1000}[x.dtype]  # powers of two that are normal numbers
+    largest = x.abs().amax(over, keepdim=True).clamp(1 / reach, reach)
+    return x * (torch.frexp(largest).mantissa / largest)
 
 
 def _own_dtype(x: Tensor) -> torch.autocast:

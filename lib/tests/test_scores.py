@@ -1,6 +1,8 @@
 """scores: attention matrices against numpy, weights by their moments."""
 
 import math
+import operator
+from fractions import Fraction
 from statistics import NormalDist
 
 import numpy as np
@@ -195,13 +197,33 @@ def test_scores_may_overflow_where_the_mask_hides_them(hard):
     q.requires_grad_(not hard)
     a = attention(q, k, causal=True, hard=hard)
     assert a.tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    if hard:  # only compares them
+        assert attention(q, k, hard=True).tolist() == [[0.0, 1.0], [0.0, 1.0]]
+        return
     with pytest.raises(ValueError, match="must be finite"):
-        attention(q, k, hard=hard)
+        attention(q, k)
     with pytest.raises(ValueError, match="must be finite"):
-        attention(q.flip(0), k, causal=True, hard=hard)  # seen by the second query
-    if not hard:
-        a[1, 1].backward()
-        assert q.grad.isfinite().all()
+        attention(q.flip(0), k, causal=True)  # seen by the second query
+    a[1, 1].backward()
+    assert q.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype, scale, scale_k", [
+    (torch.float16, 1e-3, 1.0), (torch.float16, 3e-4, 3e-4), (torch.float16, 1e4, 1e4), (torch.bfloat16, 1e-20, 1e-20),
+    (torch.float32, 1e-22, 1e-22), (torch.float32, 1e-36, 1e36), (torch.float32, 1e37, 1e37),
+    (torch.float64, 2.0**-538, 2.0**-538), (torch.float64, 2.0**-960, 2.0**-600), (torch.float64, 2.0**1020, 2.0**1020),
+])  # fmt: skip
+def test_the_hardmax_of_no_scale_over_or_underflows(dtype, scale, scale_k, causal):
+    """Against exact rational arithmetic; a row of zeros goes to the first key."""
+    q, k = (scale * draw(52, 30, 4)).to(dtype), (scale_k * draw(53, 30, 4)).to(dtype)
+    q[7] = 0
+    queries, keys = ([[Fraction(x) for x in row] for row in rows.double().tolist()] for rows in (q, k))
+    hard = attention(q, k, hard=True, causal=causal)
+    assert hard.dtype == dtype and hard.sum(-1).tolist() == [1.0] * 30
+    for i, query in enumerate(queries):
+        scores = [sum(map(operator.mul, query, key)) for key in keys[: i + 1 if causal else None]]
+        assert hard[i].argmax() == scores.index(max(scores))
 
 
 def test_a_query_attends_to_the_past_only():
@@ -336,6 +358,11 @@ ATTENTION_BAD = [
     (
         {"k": draw(45, 3, 5, 3)},
         r"^leading dimensions of q and k must broadcast, got q of shape \(2, 5, 3\) and k of shape \(3, 5, 3\)$",
+    ),
+    (
+        {"q": draw(45, 6, 5, 3)},
+        r"must broadcast, got q of shape \(6, 5, 3\) and k of shape \(2, 5, 3\): "
+        r"for grouped queries pass k\.repeat_interleave\(3, dim=-3\)$",
     ),
     (
         {"q": 1e200 * Q, "k": 1e200 * K},
