@@ -58,13 +58,14 @@ def real(
         finite_number = False
     if not finite_number:
         raise ValueError(f"{name} must be a finite number, got {_shown(value)}")
-    if value < minimum:
+    number = float(value)  # numpy's narrower numbers would round the bounds
+    if number < minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {value!r}")
-    if value <= above:
+    if number <= above:
         raise ValueError(f"{name} must be greater than {above}, got {value!r}")
-    if value > maximum:
+    if number > maximum:
         raise ValueError(f"{name} must be at most {maximum}, got {value!r}")
-    return float(value)
+    return number
 
 
 def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
@@ -110,6 +111,13 @@ def with_arithmetic(name: str, value: Tensor) -> Tensor:
     if value.dtype.itemsize < 2:
         raise ValueError(f"{name} must be of a dtype with arithmetic, got {value.dtype}: {name}.to(torch.bfloat16)")
     return value
+
+
+def advice_on_groups(q: torch.Size, k: torch.Size) -> str:
+    """What to do about queries and keys of these shapes where heads share keys; "" where they do not."""
+    if len(q) == len(k) > 2 and q[:-3] == k[:-3] and q[-3] % k[-3] == 0 < k[-3] < q[-3]:
+        return f": for grouped queries pass k.repeat_interleave({q[-3] // k[-3]}, dim=-3)"
+    return ""
 
 
 def all_finite(value: Tensor) -> bool:

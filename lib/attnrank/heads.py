@@ -65,7 +65,7 @@ def head_ranks(
     LayoutWarning : once, for a shape that is more often another one. Over 16 heads and more heads than tokens, as in
         (batch, n, heads, d_h) and (n, heads, d_h), or in a model of many heads on a short text; over 16 batches of at
         most 16 tokens, as in (n, batch, heads, d_h), or in many short texts; a last dimension over 256, as in (batch,
-        heads, d_h, n), or in (batch, n, embed) whose heads are not split. Where the shape is meant:
+        heads, d_h, n), or in (batch, n, embed) and (n, embed) whose heads are not split. Where the shape is meant:
         ``warnings.simplefilter("ignore", attnrank.LayoutWarning)``.
 
     Examples
@@ -167,7 +167,7 @@ def _refuse_attention(q: Tensor, k: Tensor) -> None:
 
 
 def _warn_of_layout(q: Tensor) -> None:
-    doubt = _doubt(*q.shape) if q.ndim > 2 else ""
+    doubt = _doubt(*q.shape)
     if doubt:
         warnings.warn(
             f"q of shape {tuple(q.shape)} is taken as {doubt}, and k likewise; if it is meant, "
@@ -178,7 +178,14 @@ def _warn_of_layout(q: Tensor) -> None:
 
 
 def _doubt(*shape: int) -> str:
-    """What a shape of three or more dimensions is taken as, what else it may be, and the remedy; "" if it is usual."""
+    """What a shape of two or more dimensions is taken as, what else it may be, and the remedy; "" if it is usual."""
+    if len(shape) == 2:
+        if shape[-1] <= LARGEST_HEAD:
+            return ""
+        return (
+            f"one head of {shape[0]} tokens and dimension {shape[1]}; if it is (n, embed), split the heads: give "
+            "q.unflatten(-1, (heads, -1)).transpose(0, 1)"
+        )
     *batch, heads, n, d_h = shape
     if heads > max(FEW, n):
         other = "(batch, n, heads, head_dim)" if batch else "(n, heads, head_dim)"

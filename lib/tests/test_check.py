@@ -1,6 +1,7 @@
 """_check: what the checks accept and return; what they refuse is in the tests of the modules that use them."""
 
 import math
+import warnings
 from fractions import Fraction
 
 import numpy as np
@@ -22,6 +23,12 @@ def test_integers_of_every_kind_come_back_as_int(value):
 def test_real_numbers_of_every_kind_come_back_as_float(value):
     number = _check.real("tol", value, minimum=2, above=1, maximum=2)
     assert number == 2.0 and type(number) is float
+
+
+def test_bounds_beyond_the_range_of_a_narrow_number_are_kept_without_a_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert _check.real("tol", np.float32(7), maximum=1e150) == 7.0
 
 
 def test_the_bounds_of_a_real_number_are_closed_and_open_as_named():

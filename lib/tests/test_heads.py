@@ -169,7 +169,8 @@ def test_one_hot_tokens_are_no_attention_matrix_given_twice():
         ((2, 8, 64, 256), ""),  # (batch, heads, head_dim, n), and large heads
         ((300, 2, 8, 1024), "q.movedim(0, -2)"),
         ((300, 8, 1024), "q.transpose(-3, -2)"),  # one warning where two would do
-        ((40, 768), ""),  # a head
+        ((40, 768), "q.unflatten(-1, (heads, -1)).transpose(0, 1)"),
+        ((40, 256), ""),  # a head
     ],
 )
 def test_a_layout_that_few_models_have_is_said(shape, remedy):

@@ -117,6 +117,7 @@ def test_known_values():
         (lambda: theory.softmax_ratio(4, 0.0), "temperature"),
         (lambda: theory.softmax_singular_values(2, 1.0, 3), "temperature"),
         (lambda: theory.softmax_singular_values(8, 1.0, 0), "levels"),
+        (lambda: theory.softmax_singular_values(8, 1.0, 1e300), "levels"),
         (lambda: theory.softmax_rank_limit(8, 1.0, 0.0), "tol"),
         (lambda: theory.softmax_rank_limit(8, 1.0, 1.5), "tol"),
     ],

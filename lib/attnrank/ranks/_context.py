@@ -37,7 +37,7 @@ def widened(x: Tensor) -> Tensor:
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Lets torch use one thread, so that no rounding error depends on how many there are. Threads that call do not mix:
-    torch keeps the number for each of them."""
+    torch keeps the number for each of them; but one that first uses torch meanwhile begins, and stays, with one."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -53,8 +53,9 @@ def hardmax_rank(
     Raises
     ------
     ValueError : empty, NaN or infinite ``q`` or ``k``, shapes that do not fit, a mask in the place of ``causal``,
-        ``tile`` < 1, scores that overflow: those whose positive terms add up to more than the largest number of
-        float64, for float64 input, or float32.
+        ``tile`` < 1; and where the longest query, or the longest key from the mean of the keys, is beyond 2^20 or below
+        2^-20, scores that overflow: those whose positive terms add up to more than the largest number of float64, for
+        float64 input, or float32.
 
     Examples
     --------
@@ -103,6 +104,5 @@ def _remedy(q: torch.Size, k: torch.Size) -> str:
     """What to do about leading dimensions that could be broadcast, or about grouped queries."""
     if q[-1] != k[-1] or q[:-2] == k[:-2]:
         return ""
-    if len(q) == len(k) > 2 and q[:-3] == k[:-3] and q[-3] % k[-3] == 0 < k[-3] < q[-3]:
-        return f": for grouped queries pass k.repeat_interleave({q[-3] // k[-3]}, dim=-3)"
-    return ": to use some for several, expand them, as in k.expand(*q.shape[:-2], *k.shape[-2:])"
+    some_for_several = ": to use some for several, expand them, as in k.expand(*q.shape[:-2], *k.shape[-2:])"
+    return _check.advice_on_groups(q, k) or some_for_several

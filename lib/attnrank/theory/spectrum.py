@@ -15,6 +15,8 @@ import numpy as np
 
 from attnrank import _check
 
+LEVELS = 10**6  # more take long, and a limit so far down is of no use
+
 
 def softmax_ratio(d_h: int, temperature: float) -> float:
     """w, the ratio of one level of squared singular values to the level before; 1 where T^2 d_h <= 2 (no limit).
@@ -46,7 +48,7 @@ def softmax_ratio(d_h: int, temperature: float) -> float:
 def softmax_singular_values(d_h: int, temperature: float, levels: int) -> tuple[np.ndarray, list[int]]:
     """The first ``levels`` distinct limits of the singular values of a softmax, decreasing, and their multiplicities.
 
-    Infinite where a limit is beyond the range of floats.
+    At most a million levels. Infinite where a limit is beyond the range of floats.
 
     Raises
     ------
@@ -65,7 +67,7 @@ def softmax_singular_values(d_h: int, temperature: float, levels: int) -> tuple[
     w = softmax_ratio(d_h, temperature)
     if w == 1.0:
         raise ValueError(f"temperature must be above sqrt(2 / d_h) = {math.sqrt(2.0 / d_h):.4g}, got {temperature!r}")
-    k = np.arange(_check.whole("levels", levels, minimum=1))
+    k = np.arange(_check.whole("levels", levels, minimum=1, maximum=LEVELS))
     # w is 0 beyond the smallest float: all queries see all keys alike
     with np.errstate(over="ignore"):
         values = np.exp(d_h / 4.0 * math.log1p(w**2) + k / 2.0 * math.log(w)) if w > 0.0 else (k == 0).astype(float)
