@@ -197,3 +197,15 @@ def test_ties_cost_a_few_products_more_and_nothing_for_each_pair(monkeypatch, n,
         assert operations(draw(76, n, 16), draw(77, n, 16), False) > 2 * n * n * 16 / 2  # the counter sees products
         assert operations(q * 2.0**power, k * 2.0**power, causal) < products * 2 * n * n * 16
         assert sum(gathered) <= n * n / 16
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("n", "longer"), [(100, 1e5), (100, 1e8), (100, 1e12), (2100, 1e8)])
+def test_one_long_key_costs_a_few_products_more(n, longer, dtype, causal):
+    """In float32 it leaves undecided all queries that do not choose it."""
+    q, k = draw(78, n, 16).to(dtype), draw(79, n, 16).to(dtype)
+    k[n // 3] *= longer
+    assert operations(q, k, causal) < 4 * 2 * n * n * 16
+    if n < 1000:
+        assert hardmax_rank(q, k, causal=causal) == exact_rank(q, k, causal)

@@ -5,6 +5,7 @@ import math
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from test_ranks_hardmax import PATHS, draw, exact_rank, force, last_bits
@@ -177,6 +178,29 @@ def test_repeated_tokens_need_no_exact_arithmetic(monkeypatch):
     k[190, 1:], k[190, 0] = 0.0, words[7, 0]
     hardmax_rank(q, k)
     assert cut == [2]  # the first query has the keys 7 and 190
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("queries", "keys"), [(1, 2), (20, 15)])
+def test_float64_decides_what_it_can_and_exact_arithmetic_the_rest(monkeypatch, queries, keys, causal):
+    """Queries of equal entries tie for some keys, permutations of one. Beside them a query that is zero, a long key."""
+    whole, honest = [], undecided._best_exactly
+    monkeypatch.setattr(undecided, "_best_exactly", lambda *x: (whole.append(1), honest(*x))[1])
+    q, k = draw(56, 2, 60, 8), draw(57, 2, 50, 8)
+    k[:, 40] = -1e8 * k[:, 40].abs()
+    k[:, 1 : 1 + keys] = (k[:, 1:2].abs() + 2)[..., draw(58, keys, 8).argsort()].squeeze(1)
+    q[:, 30 : 30 + queries] = 0.3
+    q[1, 55] = 0
+    seen = (torch.arange(50), torch.arange(60)) if causal else None
+    rational = np.vectorize(Fraction, otypes=[object])
+    for better in (1, 1 + 2.0**-52):  # the last of the keys, by less than float64 sees
+        k[:, keys] *= better
+        best = undecided._best_of_all(q, k, seen)
+        for x, y, found in zip(q, k, best.tolist(), strict=True):
+            scores = rational(x.numpy()) @ rational(y.numpy()).T
+            assert found == [row[: i + 1 if causal else None].argmax() for i, row in enumerate(scores)]
+        assert best[:, 30].tolist() == [1 if better == 1 else keys] * 2 and best[1, 55] == 0
+    assert len(whole) == (2 if queries > 1 else 0)
 
 
 def test_a_zero_query_does_not_hide_a_tie_of_another():

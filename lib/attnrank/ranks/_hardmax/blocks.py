@@ -10,11 +10,8 @@ import torch
 from torch import Tensor
 
 from attnrank.ranks._hardmax.tiles import tile_scores
-from attnrank.ranks._hardmax.undecided import best_by_matrix, best_of_pairs
+from attnrank.ranks._hardmax.undecided import MANY, best_by_matrix, best_of_pairs
 from attnrank.ranks._hardmax.working import Heads
-
-#: A matrix with more than this share of its scores close to the best is decided by the matrix, not pair by pair.
-MANY = 1 / 16
 
 #: Queries of a block at least, whatever the cache: with fewer a product, and a sum over them, are slow.
 QUERIES = 64

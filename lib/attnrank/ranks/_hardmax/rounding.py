@@ -25,6 +25,18 @@ def power_of_two(largest: Tensor) -> Tensor:
     return torch.frexp(largest).mantissa / largest
 
 
+def scaled(x: Tensor, over: int | tuple[int, int]) -> Tensor:
+    """``x`` times a power of two for all numbers ``over`` some dimensions. What is lost to underflow is less than the
+    bounds of errors allow for."""
+    return x * power_of_two(x.abs().amax(over, keepdim=True))
+
+
+def centred(k: Tensor) -> Tensor:
+    """Keys from their mean, or nearly: one vector less for all changes no argmax, and rounding errors are then relative
+    to differences of keys."""
+    return k - k.mean(-2, keepdim=True)
+
+
 def norms(x: Tensor) -> Tensor:
     """Euclidean norms of the rows of ``x``, with a floor."""
     return torch.linalg.vector_norm(x, dim=-1).add_(math.sqrt(x.shape[-1]) * FLOOR)

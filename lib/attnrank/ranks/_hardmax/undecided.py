@@ -1,15 +1,16 @@
-"""The best key of queries that float32 leaves undecided, in exact arithmetic; the first of several best keys."""
+"""The best key of queries that float32 leaves undecided, exactly; the first of several best keys."""
 
 from __future__ import annotations
 
 import math
 import operator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from attnrank.ranks._hardmax.exact import exact_scores, exponents, first_best
-from attnrank.ranks._hardmax.rounding import sum_error
+from attnrank.ranks._hardmax.exact import exact_scores, exponents, first_best, slices
+from attnrank.ranks._hardmax.rounding import centred, norms, scaled, score_error, sum_error
 
 #: Numbers that are gathered for pairs at once, and exact scores of a matrix.
 GATHERED, SCORES = 1 << 20, 1 << 17
@@ -19,6 +20,12 @@ FEW = 1 << 10
 
 #: Scores of a matrix from which equal rows are looked for.
 DISTINCT = 1 << 14
+
+#: A matrix with more than this share of its scores close to the best is decided by the matrix, not pair by pair.
+MANY = 1 / 16
+
+#: Bits of short numbers.
+SHORT = 20
 
 
 def hide(scores: Tensor, keys: Tensor, queries: Tensor) -> Tensor:
@@ -137,16 +144,66 @@ def _best_of_distinct(q: Tensor, k: Tensor, seen: tuple[Tensor, Tensor] | None) 
 def _best_of_all(q: Tensor, k: Tensor, seen: tuple[Tensor, Tensor] | None) -> Tensor:
     rows = max(1, SCORES // k[..., 0].numel())
     k = k.double()
-    keys = torch.arange(k.shape[1], device=k.device, dtype=k.dtype)[:, None]
-    k_top = exponents(k).amax((-2, -1), keepdim=True)
+    rounded = None if _is_short(q) and _is_short(k) else _Rounded.of(k)
     best = []
     for start in range(0, q.shape[1], rows):
         part = q[:, start : start + rows].double()
-        digits = exact_scores(part, k, exponents(part).amax(-1, keepdim=True), k_top, lambda a, b: b @ a.mT)
-        if seen:
-            hide(digits[0], seen[0], seen[1][start : start + rows])
-        best.append(first_best(digits, keys, lambda x: x.amax(1, keepdim=True), lambda x: x)[:, 0].long())
+        visible = (seen[0], seen[1][start : start + rows]) if seen else None
+        found = rounded.best(part, visible) if rounded else None
+        best.append(_best_exactly(part, k, visible) if found is None else found)
     return torch.cat(best, 1)
+
+
+def _is_short(x: Tensor) -> bool:
+    """Whether the numbers of a matrix have so few bits that an exact product costs no more than a rounded one."""
+    return len(slices(x.double(), exponents(x).amax(), SHORT)) == 1
+
+
+def _best_exactly(q: Tensor, k: Tensor, seen: tuple[Tensor, Tensor] | None) -> Tensor:
+    keys = torch.arange(k.shape[1], device=k.device, dtype=k.dtype)[:, None]
+    k_top = exponents(k).amax((-2, -1), keepdim=True)
+    digits = exact_scores(q, k, exponents(q).amax(-1, keepdim=True), k_top, lambda a, b: b @ a.mT)
+    if seen:
+        hide(digits[0], *seen)
+    return first_best(digits, keys, lambda x: x.amax(1, keepdim=True), lambda x: x)[:, 0].long()
+
+
+@dataclass
+class _Rounded:
+    """Keys ``k`` (batch, m, d_h) float64; scaled and centred, ``y``, for rounded scores; and the norms of these.
+
+    In float32 one long key leaves nearly all queries undecided, as its rounding error is allowed for in every score.
+    Here each key has its own.
+    """
+
+    k: Tensor
+    y: Tensor
+    norm: Tensor
+
+    @classmethod
+    def of(cls, k: Tensor) -> _Rounded:
+        y = centred(scaled(k, (-2, -1)))
+        return cls(k, y, norms(y)[..., None])
+
+    def best(self, q: Tensor, seen: tuple[Tensor, Tensor] | None) -> Tensor | None:
+        """The best keys of ``q`` (batch, n, d_h), float64; None where too many of them are left undecided."""
+        x = scaled(q, -1)
+        scores = self.y @ x.mT
+        if seen:
+            hide(scores, *seen)
+        error = score_error(x.shape[-1], norms(x)[:, None], self.norm)
+        close = scores + error >= (scores - error).amax(1, keepdim=True)
+        close[:, 1:] &= x.any(-1)[:, None]  # of a query that is zero the first key is the best
+        best, doubtful = close.to(torch.uint8).argmax(1), close.sum(1) > 1
+        which, key = close.mT[doubtful].nonzero().unbind(1)
+        if len(which) > MANY * close.numel():
+            return None
+        if len(which):
+            query = doubtful.flatten().nonzero()[which, 0]
+            of_all = key + query // q.shape[1] * self.k.shape[1]
+            chosen = best_of_pairs(q.flatten(0, 1), self.k.flatten(0, 1), query, of_all)
+            best.view(-1)[query[chosen]] = key[chosen]
+        return best
 
 
 def distinct_rows(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attnrank.ranks._hardmax.range import check_range
-from attnrank.ranks._hardmax.rounding import FLOOR, norms, power_of_two, score_error
+from attnrank.ranks._hardmax.rounding import FLOOR, centred, norms, scaled, score_error
 
 #: Where the longest rows are between these, nothing needs scaling: products of two stay in the range of float32.
 MODERATE = (2.0**-20, 2.0**20)
@@ -37,12 +37,12 @@ class Heads:
         """Of ``q`` (..., n, d_h) and ``k``; raises ValueError for NaN, infinite numbers, and scores that overflow."""
         given = q, k
         q, k = q.reshape(-1, *q.shape[-2:]), k.reshape(-1, *k.shape[-2:])
-        x, y = _float(q, dtype).to(dtype), _centred(_float(k, dtype)).to(dtype)
+        x, y = _float(q, dtype).to(dtype), centred(_float(k, dtype)).to(dtype)
         norm, key_norm = norms(x), norms(y)
         longest, longest_key, shortest = torch.stack([norm.amax(), key_norm.amax(), norm.amin()]).tolist()
         if not (MODERATE[0] <= longest <= MODERATE[1] and MODERATE[0] <= longest_key <= MODERATE[1]):  # NaN, too
             check_range(*given, causal)
-            x, y = _scaled(_float(q, dtype)).to(dtype), _centred(_scaled(_float(k, dtype))).to(dtype)
+            x, y = scaled(_float(q, dtype), (-2, -1)).to(dtype), centred(scaled(_float(k, dtype), (-2, -1))).to(dtype)
             norm, key_norm = norms(x), norms(y)
             shortest = norm.amin().item()
         slack = 2 * score_error(x.shape[-1], norm, key_norm.amax(-1, keepdim=True))
@@ -60,14 +60,3 @@ class Heads:
 def _float(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Numbers of less precision than ``dtype`` converted to it, without error."""
     return x if x.dtype == torch.float64 else x.to(dtype)
-
-
-def _scaled(x: Tensor) -> Tensor:
-    """Each matrix times a power of two. What is lost to underflow is less than the bounds of errors allow for."""
-    return x * power_of_two(x.abs().amax((-2, -1), keepdim=True))
-
-
-def _centred(k: Tensor) -> Tensor:
-    """Keys from their mean, or nearly: one vector less for all changes no argmax, and rounding errors are then relative
-    to differences of keys."""
-    return k - k.mean(-2, keepdim=True)
