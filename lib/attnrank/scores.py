@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnrank import _check
+from attnrank._scaling import scaled
 
 
 def gaussian_weights(
@@ -159,14 +160,7 @@ def attention(
 def _comparable_scores(q: Tensor, k: Tensor) -> Tensor:
     """Each row of ``q k^T`` times some power of two: all that a hardmax compares."""
     q, k = (x.detach() if x.dtype.itemsize > 2 else x.detach().float() for x in (q, k))
-    return _to_about_one(q, -1) @ _to_about_one(k, (-2, -1)).mT
-
-
-def _to_about_one(x: Tensor, over: int | tuple[int, int]) -> Tensor:
-    """``x`` times powers of two that bring the largest entry ``over`` some dimensions to between 1/2 and 1."""
-    reach = {torch.float32: 2.0**100, torch.float64: 2.0**1000}[x.dtype]  # powers of two that are normal numbers
-    largest = x.abs().amax(over, keepdim=True).clamp(1 / reach, reach)
-    return x * (torch.frexp(largest).mantissa / largest)
+    return scaled(q, -1) @ scaled(k, (-2, -1)).mT
 
 
 def _own_dtype(x: Tensor) -> torch.autocast:

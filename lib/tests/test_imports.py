@@ -15,7 +15,7 @@ PACKAGE = Path(attnrank.__file__).parent
 
 #: From the bottom up; those of a line do not import each other. What begins with an underscore serves them all.
 LAYERS = (
-    ("_optional",), ("_files",), ("_check",), ("_quadrature",),
+    ("_optional",), ("_files",), ("_check",), ("_quadrature",), ("_scaling",),
     ("theory",), ("scores",), ("ranks",), ("heads",), ("inputs",),
     ("docstrings",), ("sources",), ("parquet",), ("data",),
     ("models",), ("training",), ("probe",), ("convex",), ("sweep",), ("report",), ("benchmarks",), ("experiments",),

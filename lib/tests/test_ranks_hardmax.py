@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnrank import hardmax_rank
+from attnrank._scaling import power_of_two
 from attnrank.ranks import hardmax
 from attnrank.ranks._hardmax import blocks, exact, rounding, search, tiles, undecided
 from attnrank.ranks._hardmax.working import Heads
@@ -271,7 +272,7 @@ def test_rounding_errors_stay_within_their_bounds(dtype, d_h, scale):
     heads = Heads.of(q, k, causal=False)
     unit = torch.linalg.vector_norm(heads.x.double()) / torch.linalg.vector_norm(q.double())
     unit = 2.0 ** unit.log2().round()
-    other = 1.0 if scale == 1.0 or dtype.itemsize == 2 else rounding.power_of_two(k.abs().amax().reshape(1)).double()
+    other = 1.0 if scale == 1.0 or dtype.itemsize == 2 else power_of_two(k.abs().amax().reshape(1)).double()
     scores = (heads.x @ heads.y.mT).double()
     # of differences of two keys: the centre does not matter for an argmax
     exactly = (q.double() * unit) @ (k.double() * other).mT

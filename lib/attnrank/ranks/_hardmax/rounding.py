@@ -1,4 +1,4 @@
-"""Scaling by powers of two, and rigorous bounds of the rounding errors of scores."""
+"""Rigorous bounds of the rounding errors of scores."""
 
 from __future__ import annotations
 
@@ -10,25 +10,11 @@ from torch import Tensor
 
 Number = TypeVar("Number", Tensor, float)
 
-#: For each precision the unit roundoff, the smallest normal number, and the exponents beyond which nothing is scaled.
-_FORMATS = {torch.float32: (2.0**-24, 2.0**-126, 100), torch.float64: (2.0**-53, 2.0**-1022, 1000)}
-
+#: For each precision the unit roundoff and the smallest normal number.
+_FORMATS = {torch.float32: (2.0**-24, 2.0**-126), torch.float64: (2.0**-53, 2.0**-1022)}
 
 #: Added to norms for every coordinate, where squares underflow.
 FLOOR = 2.0**-49
-
-
-def power_of_two(largest: Tensor) -> Tensor:
-    """Powers of two that bring ``largest`` >= 0 to between 1/2 and 1; less at the ends of the range of exponents."""
-    _, _, exponent = _FORMATS[largest.dtype]
-    largest = largest.clamp(2.0**-exponent, 2.0**exponent)
-    return torch.frexp(largest).mantissa / largest
-
-
-def scaled(x: Tensor, over: int | tuple[int, int]) -> Tensor:
-    """``x`` times a power of two for all numbers ``over`` some dimensions. What is lost to underflow is less than the
-    bounds of errors allow for."""
-    return x * power_of_two(x.abs().amax(over, keepdim=True))
 
 
 def centred(k: Tensor) -> Tensor:
@@ -50,7 +36,7 @@ def score_error(d_h: int, query_norms: Tensor, key_norms: Tensor) -> Tensor:
     Numbers that underflow lose at most 4 d_h tiny (1 + q + k) where the norms are q and k: less than a rounding of q k,
     since both are at least d_h^(1/2) FLOOR, and FLOOR^2 >= 16 tiny / unit.
     """
-    unit, _, _ = _FORMATS[query_norms.dtype]
+    unit, _ = _FORMATS[query_norms.dtype]
     relative = _growth(d_h, unit)
     if query_norms.dtype == torch.float32 and _factors_may_be_rounded():
         relative += 2.0**-6  # to 8 bits, or cut to them
@@ -75,7 +61,7 @@ def _setting(place: object) -> str:
 
 def sum_error(d_h: int, sizes: Number) -> Number:
     """Bound of the error of a float64 sum of d_h products of rounded differences; ``sizes`` sums their sizes."""
-    unit, tiny, _ = _FORMATS[torch.float64]
+    unit, tiny = _FORMATS[torch.float64]
     relative = _growth(d_h, unit)
     return relative * (1 + relative) ** 3 * sizes + 4 * d_h * tiny
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attnrank._scaling import scaled
 from attnrank.ranks._hardmax.exact import exact_scores, exponents, first_best, slices
-from attnrank.ranks._hardmax.rounding import centred, norms, scaled, score_error, sum_error
+from attnrank.ranks._hardmax.rounding import centred, norms, score_error, sum_error
 
 #: Numbers that are gathered for pairs at once, and exact scores of a matrix.
 GATHERED, SCORES = 1 << 20, 1 << 17

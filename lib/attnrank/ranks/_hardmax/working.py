@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attnrank._scaling import scaled
 from attnrank.ranks._hardmax.range import check_range
-from attnrank.ranks._hardmax.rounding import FLOOR, centred, norms, scaled, score_error
+from attnrank.ranks._hardmax.rounding import FLOOR, centred, norms, score_error
 
 #: Where the longest rows are between these, nothing needs scaling: products of two stay in the range of float32.
 MODERATE = (2.0**-20, 2.0**20)
