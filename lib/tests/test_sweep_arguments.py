@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import shutil
@@ -13,6 +14,8 @@ import torch
 from attnrank import sweep
 from attnrank.sweep import _provenance
 from sweep_job import bytes_of, record_of, simple  # noqa: F401 (fixtures)
+
+publish = functools.partial(sweep.publish, chapter="halves", repeats=sweep.Rounding(1e-9), version=1)
 
 # Another grid ---------------------------------------------------------------------------------------------------------
 
@@ -164,12 +167,12 @@ def test_rows_of_another_version_are_refused(tmp_path):
     with pytest.raises(ValueError, match="rows are of version 2 of simple, the code is version 3; delete both files"):
         sweep.run("T", simple, grid, folder=tmp_path, version=3)
     assert bytes_of(tmp_path) == before and record_of(tmp_path)["version"] == 2
-    sweep.run("T", simple, grid, folder=tmp_path, version=2, chapter="halves")  # a move changes no numbers
+    publish("T", simple, grid, folder=tmp_path, version=2)  # a move changes no numbers
     assert bytes_of(tmp_path) == before and record_of(tmp_path)["chapter"] == "halves"
 
 
 def test_a_published_table_is_extended_only_through_its_grid(tmp_path):
-    sweep.run("T", simple, sweep.grid(n=[1, 2]), folder=tmp_path, chapter="halves")
+    publish("T", simple, sweep.grid(n=[1, 2]), folder=tmp_path)
     before = bytes_of(tmp_path)
     with pytest.raises(
         ValueError,
@@ -179,17 +182,29 @@ def test_a_published_table_is_extended_only_through_its_grid(tmp_path):
     ):
         sweep.run("T", simple, sweep.grid(n=[1, 2, 3]), folder=tmp_path)
     assert bytes_of(tmp_path) == before
-    table = sweep.run("T", simple, sweep.grid(n=[1, 2, 3]), folder=tmp_path, chapter="halves")  # what the command does
+    table = publish("T", simple, sweep.grid(n=[1, 2, 3]), folder=tmp_path)  # what the command does
     assert len(table) == 3
+
+
+def test_a_table_of_ones_own_names_its_folder(tmp_path, monkeypatch):
+    """Else it would lie among the published tables wherever the book's repository is near."""
+    monkeypatch.delenv("ATTNRANK_RESULTS", raising=False), monkeypatch.chdir(tmp_path)
+    (tmp_path / "book" / "results").mkdir(parents=True)
+    with pytest.raises(ValueError, match="folder must be given for a table of your own, as folder= or ATTNRANK_RES"):
+        sweep.run("T", simple, sweep.grid(n=[1]))
+    assert not list((tmp_path / "book" / "results").iterdir())
+    (tmp_path / "mine").mkdir(), monkeypatch.setenv("ATTNRANK_RESULTS", str(tmp_path / "mine"))
+    sweep.run("T", simple, sweep.grid(n=[1]))
+    assert (tmp_path / "mine" / "T.csv").exists()
 
 
 @pytest.mark.parametrize("name, grid", [("T", "EXPERIMENTS['T'].paper"), ("T-quick", "EXPERIMENTS['T'].quick")])
 def test_rows_that_a_published_grid_has_lost_are_not_advised_away(tmp_path, name, grid):
     """They may have taken days: the grid gets them back, or the files come from version control."""
-    sweep.run(name, simple, sweep.grid(n=[1, 2]), folder=tmp_path, chapter="halves")
+    publish(name, simple, sweep.grid(n=[1, 2]), folder=tmp_path)
     for settings in (sweep.grid(n=[1, 3]), sweep.grid(n=[1.0, 2.0])):
         with pytest.raises(ValueError, match=r"; .*") as refused:
-            sweep.run(name, simple, settings, folder=tmp_path, chapter="halves")
+            publish(name, simple, settings, folder=tmp_path)
         assert str(refused.value).endswith(
             f"; put these settings back in {grid} in attnrank.experiments.halves, or restore both files from version "
             "control")
@@ -199,8 +214,8 @@ def test_rows_that_a_published_grid_has_lost_are_not_advised_away(tmp_path, name
 def test_a_published_table_is_declared_anew_by_functions_of_its_own_package_only(tmp_path, monkeypatch):
     """The command does so where a declaration has changed; a table of one's own has no business under its name."""
     grid = sweep.grid(n=[1, 2])
-    sweep.run("T", simple, grid, folder=tmp_path, chapter="halves")
-    sweep.run("T", simple, grid, folder=tmp_path, chapter="halves", repeats=sweep.Exact())
+    publish("T", simple, grid, folder=tmp_path)
+    publish("T", simple, grid, folder=tmp_path, repeats=sweep.Exact())
     before = bytes_of(tmp_path), record_of(tmp_path)
     assert before[1]["repeats"] == {"kind": "exact"}
 
@@ -208,7 +223,7 @@ def test_a_published_table_is_declared_anew_by_functions_of_its_own_package_only
         return {"half": n / 2}
     monkeypatch.setattr(own, "__module__", "__main__")
     with pytest.raises(ValueError, match="published table of the chapter halves; .* of your own needs another name"):
-        sweep.run("T", own, grid, folder=tmp_path, chapter="halves", repeats=sweep.Rounding(0.5))
+        publish("T", own, grid, folder=tmp_path, repeats=sweep.Rounding(0.5))
     assert (bytes_of(tmp_path), record_of(tmp_path)) == before
 
 

@@ -62,7 +62,7 @@ def measure(name: str, stored: str, quick: bool, folder: Path) -> pd.DataFrame:
     settings = experiment.quick if quick else on([processor()], _cases(experiment.paper))
     options: dict[str, Any] = {name: getattr(experiment, name) for name in ("chapter", "repeats", "version")}
     if wanted := _interrupted(stored, folder):
-        return sweep.run(stored, experiment.function, wanted, folder=folder, **options)
+        return sweep.publish(stored, experiment.function, wanted, folder=folder, **options)
     others = _measured_elsewhere(stored, folder)
     with tempfile.TemporaryDirectory() as temporary:
         if len(others):
@@ -74,7 +74,7 @@ def measure(name: str, stored: str, quick: bool, folder: Path) -> pd.DataFrame:
     kept = [{key: row[key] for key in settings[0]} for row in others.to_dict("records")]
     place = {tuple(setting.values()): index for index, setting in enumerate(experiment.paper)}
     ordered = sorted(kept + settings, key=lambda setting: place.get(tuple(setting.values()), len(place)))
-    return sweep.run(stored, experiment.function, ordered, folder=folder, **options)
+    return sweep.publish(stored, experiment.function, ordered, folder=folder, **options)
 
 
 def _cases(rows: list[sweep.Setting]) -> list[sweep.Setting]:
@@ -115,7 +115,7 @@ def keep(
     def recall(**setting: sweep.Setting) -> dict:
         return stored[tuple(setting.values())]
 
-    sweep.run(name, recall, settings, folder=folder, **options)
+    sweep.publish(name, recall, settings, folder=folder, **options)
 
 
 def line(row: dict) -> str:

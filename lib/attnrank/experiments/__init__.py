@@ -46,17 +46,17 @@ def run(name: str, *, profile: str = "paper", folder: str | Path | None = None, 
     ----------
     name : a key of ``EXPERIMENTS``.
     profile : "paper", the published table, or "quick", a small one called ``name-quick``.
-    folder, workers, cluster : as for :func:`attnrank.sweep.run`.
+    folder, workers, cluster : as for :func:`attnrank.sweep.publish`.
 
     Raises
     ------
-    ValueError : unknown name or profile, and what :func:`attnrank.sweep.run` raises.
+    ValueError : unknown name or profile, and what :func:`attnrank.sweep.publish` raises.
     """
     experiment = EXPERIMENTS[_check.choice("name", name, EXPERIMENTS)]
     settings = getattr(experiment, _check.choice("profile", profile, PROFILES))
     table = name if profile == "paper" else f"{name}-{profile}"
-    return sweep.run(
-        table, experiment.function, settings, folder=folder, workers=workers, cluster=cluster,
-        chapter=experiment.chapter, repeats=experiment.repeats, version=experiment.version,
+    return sweep.publish(
+        table, experiment.function, settings, experiment.chapter, folder=folder, workers=workers, cluster=cluster,
+        repeats=experiment.repeats, version=experiment.version,
         threads=experiment.threads, checkpoint=experiment.checkpoint,
     )  # fmt: skip

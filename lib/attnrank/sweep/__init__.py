@@ -23,7 +23,7 @@ computed as NaN or infinite is refused.
 from attnrank.sweep._device import device
 from attnrank.sweep._provenance import results_folder
 from attnrank.sweep._recompute import differences, provenance, read, recompute
-from attnrank.sweep._run import run
+from attnrank.sweep._run import publish, run
 from attnrank.sweep._values import Setting, grid
 from attnrank.sweep.repeats import Exact, Measured, Repeats, Rounding, Statistical
 
@@ -38,6 +38,7 @@ __all__ = [
     "differences",
     "grid",
     "provenance",
+    "publish",
     "read",
     "recompute",
     "results_folder",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 
 def run(name: str, function: Callable[..., dict], settings: Iterable[Setting], *, folder: str | Path | None = None,
-        workers: int = 1, cluster: Client | str | None = None, repeats: Repeats = Rounding(1e-9), chapter: str = "",
-        version: int = 1, threads: str = "one", checkpoint: bool = False) -> pd.DataFrame:
+        workers: int = 1, cluster: Client | str | None = None, repeats: Repeats = Rounding(1e-9), version: int = 1,
+        threads: str = "one", checkpoint: bool = False) -> pd.DataFrame:
     """Return the table of ``function(**setting)`` over the settings, computing only the rows that are not stored.
 
     A complete table is returned as it is. A grid that contains the stored one extends it. An interrupted run keeps
@@ -42,12 +43,12 @@ def run(name: str, function: Callable[..., dict], settings: Iterable[Setting], *
     function : gives a dict of result columns (bool, int, float, str, or None for a missing float), the same columns
         for every setting. It is called with one torch thread, so that rows do not depend on the number of workers.
     settings : dicts with the same keys; each key has values of one type.
-    folder : see `results_folder`; made if it does not exist.
+    folder : where the table is kept; made if it does not exist. It may be left out where the environment variable
+        ATTNRANK_RESULTS names one.
     workers : number of processes; 1 computes in this one.
     cluster : a ``distributed.Client`` of Dask, or the address of its scheduler, to compute on a cluster instead. Its
         workers need this package at the same state, and no access to the folder.
     repeats : how `recompute` compares rows: `Exact`, `Rounding`, `Statistical` or, not at all, `Measured`.
-    chapter : stem of the chapter of the book that the table belongs to, "" for a table of one's own.
     version : of the function, raised when its numbers change; a table that holds another version is refused.
     threads : "one", or "all" threads of this process for one row at a time, which then has the machine's accelerator
         for itself among such rows.
@@ -57,7 +58,7 @@ def run(name: str, function: Callable[..., dict], settings: Iterable[Setting], *
     Raises
     ------
     ValueError : bad argument; damaged table (the message names file, line and remedy); stored rows of another grid
-        or function.
+        or function; a published table of the book.
     RuntimeError : the function failed, or every worker that tried a row was lost; the message names the setting, and
         all other finished rows are stored.
     OSError : the cluster's scheduler went away; the finished rows are stored.
@@ -75,6 +76,28 @@ def run(name: str, function: Callable[..., dict], settings: Iterable[Setting], *
     >>> sweep.read('barrier', folder=folder.name).equals(table)
     True
     >>> folder.cleanup()
+    """
+    if folder is None and not os.environ.get("ATTNRANK_RESULTS"):
+        raise ValueError("folder must be given for a table of your own, as folder= or ATTNRANK_RESULTS: book/results "
+                         "holds the published ones")
+    return publish(name, function, settings, "", folder=folder, workers=workers, cluster=cluster, repeats=repeats,
+                   version=version, threads=threads, checkpoint=checkpoint)
+
+
+def publish(name: str, function: Callable[..., dict], settings: Iterable[Setting], chapter: str, *,
+            folder: str | Path | None, workers: int = 1, cluster: Client | str | None = None, repeats: Repeats,
+            version: int, threads: str = "one", checkpoint: bool = False) -> pd.DataFrame:
+    """As `run`, for the table of a chapter, whose grid is in `attnrank.experiments`: what this package's commands call.
+
+    Parameters
+    ----------
+    chapter : stem of the chapter of the book that the table belongs to.
+    folder : see `results_folder`; made if it does not exist.
+    name, function, settings, workers, cluster, repeats, version, threads, checkpoint : as for `run`.
+
+    Raises
+    ------
+    ValueError, RuntimeError, OSError : as `run`.
     """
     if not callable(function):
         raise ValueError(f"function must be callable, got {function!r}")
