@@ -6,6 +6,7 @@ import math
 import random
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import attnrank
-from attnrank import probe, theory
+from attnrank import LayoutWarning, probe, theory
 from attnrank.models import TransformerConfig, VisionTransformer
 from attnrank.probe import attentions
 
@@ -79,6 +80,27 @@ def test_torch_encoder_on_its_fast_path(mask, compiled):
         a, y = self_attention(layer, y, hidden)
         assert_frame(frame, f"layers.{i}.self_attn", a, ~padded if mask == "padding" else None)
     assert set(frame["mask"]) <= {mask, "none"}
+
+
+@pytest.mark.parametrize("tokens, samples, doubted", [(2, 50, True), (50, 50, False), (50, 2, False)])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_a_layer_that_takes_tokens_first_says_what_it_took(tokens, samples, doubted, batch_first):
+    """A batch of 2 samples of 50 tokens is 50 samples of 2 tokens to it, whose ranks look as plausible."""
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=batch_first), 2)
+    x = torch.randn(samples, tokens, 8) if batch_first else torch.randn(tokens, samples, 8)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        frame = probe(encoder, x)
+    assert frame["n"].eq(tokens).all()
+    said = [(w.category, str(w.message), w.filename) for w in caught]
+    expected = (
+        LayoutWarning,
+        "layer layers.0.self_attn takes tokens first (batch_first=False) and was given 2 tokens of 50 samples; if the "
+        "samples come first, build it with batch_first=True, or transpose the batch; if it is meant, "
+        "warnings.simplefilter('ignore', attnrank.LayoutWarning)",
+        __file__,
+    )
+    assert said == [expected] * (doubted and not batch_first)
 
 
 @pytest.mark.parametrize("options", [{}, {"need_weights": False}, {"average_attn_weights": False}])

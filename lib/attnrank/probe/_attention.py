@@ -27,6 +27,7 @@ class Attention:
     sink : (S, H, n), a score without a key and a value; None without one.
     crosses : whether queries and keys belong to different tokens, as far as the arguments of the module tell.
     rotary_dim : how much of the head dimension carries positions in latent attention.
+    tokens_first : whether the module says that the tokens, and not the samples, are its input's first dimension.
     """
 
     layer: str
@@ -40,6 +41,7 @@ class Attention:
     scores: Tensor | None = None
     sink: Tensor | None = None
     rotary_dim: int | None = None
+    tokens_first: bool = False
     head_dim: int | None = None
 
     @property

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from attnrank import _check
+from attnrank.heads import LayoutWarning
 from attnrank.probe._arguments import RANKS, Choice, batches_of, check_batch, check_model, ranks_wanted, sizes
 from attnrank.probe._attention import Attention
 from attnrank.probe._layers import Layers
@@ -100,6 +101,11 @@ def probe(
         above 0.5 in half formats). ``layers`` leaves such a layer out. What a model computes outside of torch (NumPy,
         other threads) cannot be seen, and not be refused either.
 
+    Warns
+    -----
+    LayoutWarning : once, for a layer that takes tokens first (``batch_first=False``, the default of
+        ``nn.MultiheadAttention``) and was given more samples than tokens, as by a batch whose samples come first.
+
     Examples
     --------
     >>> import attnrank, torch
@@ -131,6 +137,9 @@ def probe(
         warnings.warn(
             f"spectra of layers with more than {LONG} tokens are left out; ranks={RANKS} computes them", stacklevel=2
         )
+    doubt = next((row["doubt"] for row in rows if row["doubt"]), None)
+    if doubt:
+        warnings.warn(doubt, LayoutWarning, stacklevel=2)
     frame = table_of(rows, per_sample)
     frame.attrs["tol"] = tol
     return frame
@@ -216,7 +225,19 @@ def _rows(attention: Attention, wanted: frozenset[str] | None, tol: float) -> li
             f"layer {attention.layer}: the model computed something else than softmax(q k^T) v, by {worst:.2g} of the "
             "largest value. To measure the other layers, choose them with layers="
         )
-    return [row | {"layer": attention.layer} for row in rows]
+    return [row | {"layer": attention.layer, "doubt": _doubt(attention)} for row in rows]
+
+
+def _doubt(attention: Attention) -> str:
+    """What the layer took for tokens and for samples, where it is more often the other way round; else ""."""
+    samples, n = attention.output.shape[0], attention.mask.n
+    if not (attention.tokens_first and samples > n):
+        return ""
+    return (
+        f"layer {attention.layer} takes tokens first (batch_first=False) and was given {n} tokens of {samples} "
+        "samples; if the samples come first, build it with batch_first=True, or transpose the batch; if it is meant, "
+        "warnings.simplefilter('ignore', attnrank.LayoutWarning)"
+    )
 
 
 def _is_coarse(attention: Attention) -> bool:

@@ -74,4 +74,5 @@ class Reporter:
         return {
             "layer": self._layers.next_name(), "crosses": self._layers.crosses(n, k, shared),
             "rotary_dim": rotary if isinstance(rotary, int) else None,
+            "tokens_first": self._layers.attribute("batch_first") is False,
         }  # fmt: skip
