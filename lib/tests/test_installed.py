@@ -1,7 +1,8 @@
 """What is installed is what is tested: the wheel in an environment that has nothing but what it declares.
 
-The environment is bare: its packages are links to those of this one, of the distributions that the wheel requires and
-those that they require in turn, and nothing else. What the package imports without declaring it is not there.
+The environment is bare: the wheel is installed by pip, and its other packages are links to those of this one, of the
+distributions that the wheel requires and those that they require in turn, and nothing else. What the package imports
+without declaring it is not there.
 """
 
 from __future__ import annotations
@@ -66,11 +67,13 @@ def environment(folder: Path, wheel: Path, extras: tuple[str, ...]) -> Path:
     if sys.platform == "win32":
         pytest.skip("the environment is made of links, which Windows lets few users make")
     venv.create(folder, with_pip=False, symlinks=True)
+    command = [sys.executable, "-m", "pip", "--python", str(folder), "install", "--quiet", "--no-deps", "--no-index",
+               "--no-compile", str(wheel)]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     [packages] = folder.glob("lib/python*/site-packages")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(packages)
-        [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
-        declared = metadata.Distribution.at(packages / Path(name).parent).requires or []
+    [installed] = packages.glob("attnrank-*.dist-info")
+    declared = metadata.Distribution.at(installed).requires or []
     names = {name for extra in ("", *extras) for name in required(declared, extra)}
     for name in names:
         try:
@@ -168,9 +171,9 @@ for command in {commands}:
 
 
 def test_the_command_leads_to_the_others(bare, tmp_path):
-    """Once as a process of its own, then all in one."""
-    done = subprocess.run([str(bare), "-I", "-m", "attnrank", "sweep", "causal_bounds", "--folder", str(tmp_path)],
-                          cwd=tmp_path, capture_output=True, text=True)  # fmt: skip
+    """Once as the program that pip has installed, then all in one process."""
+    command = [str(bare.with_name("attnrank")), "sweep", "causal_bounds", "--folder", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "causal_bounds (quick): 3 rows, complete\n"), done.stderr
     commands = [["--help"], [], ["--version"], ["probe", "--help"], ["benchmarks", "--help"], ["porbe"]]
     printed = run(bare, EACH_COMMAND.format(commands=commands), tmp_path).splitlines()
