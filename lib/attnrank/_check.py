@@ -26,7 +26,7 @@ def integer(name: str, value: Any, *, minimum: int) -> int:
     except TypeError:
         raise ValueError(f"{name} must be an integer, got {_shown(value)}") from None
     if number < minimum:
-        raise ValueError(f"{name} must be at least {minimum}, got {number}")
+        raise ValueError(f"{name} must be at least {minimum}, got {_shown(number)}")
     return number
 
 
@@ -36,8 +36,7 @@ def whole(name: str, value: Any, *, minimum: int, maximum: float = sys.float_inf
         value = int(value)
     number = integer(name, value, minimum=minimum)
     if number > maximum:
-        shown = f"one of {len(str(number))} digits" if number > sys.float_info.max else str(number)
-        raise ValueError(f"{name} must be at most {maximum:g}, got {shown}")
+        raise ValueError(f"{name} must be at most {maximum:g}, got {_shown(number)}")
     return number
 
 
@@ -72,7 +71,7 @@ def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
     """Return ``value`` if it is one of ``allowed``, or raise ValueError that lists them."""
     allowed = sorted(allowed)
     if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {_shown(value)}")
     return value
 
 
@@ -160,7 +159,10 @@ def generator(name: str, value: Any) -> torch.Generator:
 
 
 def _shown(value: Any) -> str:
-    """The value, but of an array its shape alone."""
+    """The value, but of an array its shape alone, and of an integer beyond floats its size: Python may refuse to print
+    it."""
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        return f"about {'-' * (value < 0)}1e{math.log10(abs(value)):.0f}"
     if not isinstance(value, Tensor) and type(value).__name__ != "ndarray":
         return repr(value)
     remedy = "; its .item() is a number" if math.prod(value.shape) == 1 else ""

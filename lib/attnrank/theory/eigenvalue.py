@@ -28,7 +28,7 @@ def half_space_exponent(p: ArrayLike, mu: float) -> np.ndarray:
 
     Returns
     -------
-    float64 array, the shape of p.
+    float64 array, the shape of p; a number for a number.
 
     Raises
     ------
