@@ -201,6 +201,28 @@ def test_ties_cost_a_few_products_more_and_nothing_for_each_pair(monkeypatch, n,
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("batch", "n", "words"), [(3000, 2, 1), (500, 16, 1), (500, 16, 4), (20, 99, 1), (20, 99, 7)])
+def test_repeated_keys_of_many_small_matrices_cost_no_product_more(batch, n, words, dtype, causal):
+    """Padding, or a short vocabulary; each matrix has its own. They cost a hundred times argmax."""
+    q, k = draw(80, batch, n, 8).to(dtype), draw(81, batch, words, 8).to(dtype)
+    k = k[:, torch.arange(n) % words].contiguous()
+    assert operations(q, k, causal) <= 2 * batch * n * n * 8
+    some = slice(0, batch, batch // 5)
+    expected = [exact_rank(*pair, causal) for pair in zip(q[some], k[some], strict=True)]
+    assert hardmax_rank(q, k, causal=causal)[some].tolist() == expected
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_ties_of_short_numbers_cost_one_product_more(monkeypatch, causal):
+    """They are exact in float64, and need no slices."""
+    monkeypatch.setattr(undecided, "exact_scores", None)
+    q, k = integers(82, 300, 16, 8), integers(83, 300, 16, 8)
+    assert operations(q, k, causal) <= 2 * 2 * 300 * 16 * 16 * 8
+    assert hardmax_rank(q, k, causal=causal)[:5].tolist() == [exact_rank(q[i], k[i], causal) for i in range(5)]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("n", "longer"), [(100, 1e5), (100, 1e8), (100, 1e12), (2100, 1e8)])
 def test_one_long_key_costs_a_few_products_more(n, longer, dtype, causal):
     """In float32 it leaves undecided all queries that do not choose it."""

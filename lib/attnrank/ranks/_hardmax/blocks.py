@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attnrank.ranks._hardmax.tiles import tile_scores
-from attnrank.ranks._hardmax.undecided import MANY, best_by_matrix, best_of_pairs
+from attnrank.ranks._hardmax.undecided import MANY, best_by_matrix, best_of_pairs, first_equals
 from attnrank.ranks._hardmax.working import Heads
 
 #: Queries of a block at least, whatever the cache: with fewer a product, and a sum over them, are slow.
@@ -35,7 +35,8 @@ def block_ranks(heads: Heads, *, causal: bool) -> Tensor:
             used = slack.numel() if heads.zero is None else int((~heads.zero[part, queries]).sum())
             extra = marks.sum().item() - used
             if extra > MANY * close[0].numel():
-                _decide_many(heads[part], queries, causal, close, marks)
+                left = _leave_out_repeated(heads.k[part, : close.shape[1]], close, marks)
+                _decide_many(heads[part], queries, causal, close, marks, left)
                 extra = marks.sum().item() - used
             if extra > 0:
                 query, key = _pairs(close)
@@ -87,9 +88,24 @@ def _decide(heads: Heads, query: Tensor, key: Tensor, chosen: Tensor) -> None:
     chosen.view(-1).index_add_(0, key, best.to(chosen.dtype) - 1)
 
 
-def _decide_many(heads: Heads, rows: slice, causal: bool, close: Tensor, marks: Tensor) -> None:
-    """Leave in ``close`` and ``marks`` of the matrices in which many scores are close only the best keys."""
-    many = (marks.sum(1) - close.shape[2] > MANY * close[0].numel()).nonzero().flatten()
+def _leave_out_repeated(keys: Tensor, close: Tensor, marks: Tensor) -> Tensor:
+    """Leave in ``close`` and ``marks`` no key that equals an earlier one, as of several best keys the first wins.
+
+    Returns how many keys of each matrix are left.
+    """
+    repeated = first_equals(keys) != torch.arange(keys.shape[1], device=keys.device)
+    close.masked_fill_(repeated[..., None], 0.0)
+    marks.masked_fill_(repeated, 0.0)
+    return (~repeated).sum(1)
+
+
+def _decide_many(heads: Heads, rows: slice, causal: bool, close: Tensor, marks: Tensor, left: Tensor) -> None:
+    """Leave in ``close`` and ``marks`` only the best keys of matrices in which many scores of the keys left are close.
+
+    ``left`` is the number of these keys.
+    """
+    queries = close.shape[2]
+    many = (marks.sum(1) - queries > MANY * queries * left).nonzero().flatten()
     if not len(many):
         return
     index = torch.arange(rows.stop, device=close.device)

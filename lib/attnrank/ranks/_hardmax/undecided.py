@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attnrank._scaling import scaled
-from attnrank.ranks._hardmax.exact import exact_scores, exponents, first_best, slices
+from attnrank.ranks._hardmax.exact import exact_scores, exponents, first_best
 from attnrank.ranks._hardmax.rounding import centred, norms, score_error, sum_error
 
 #: Numbers that are gathered for pairs at once, and exact scores of a matrix.
@@ -25,8 +25,8 @@ DISTINCT = 1 << 14
 #: A matrix with more than this share of its scores close to the best is decided by the matrix, not pair by pair.
 MANY = 1 / 16
 
-#: Bits of short numbers.
-SHORT = 20
+#: 2^64 over the golden ratio, as an integer with a sign: its multiples spread evenly.
+_GOLDEN = -0x61C8864680B583EB
 
 
 def hide(scores: Tensor, keys: Tensor, queries: Tensor) -> Tensor:
@@ -109,8 +109,12 @@ def _exactly_best(q: Tensor, k: Tensor, first: Tensor, keys: Tensor) -> Tensor:
     def highest(values: Tensor) -> Tensor:
         return values.new_zeros(len(first)).scatter_reduce_(0, first, values, "amax", include_self=False)
 
-    k_top = highest(exponents(k).amax(-1))[first, None]
-    digits = exact_scores(q, k, exponents(q).amax(-1, keepdim=True), k_top, lambda a, b: (a * b).sum(-1))
+    short = _short(q, k)
+    if short:
+        digits = [(short[0] * short[1]).sum(-1)]
+    else:
+        k_top = highest(exponents(k).amax(-1))[first, None]
+        digits = exact_scores(q, k, exponents(q).amax(-1, keepdim=True), k_top, lambda a, b: (a * b).sum(-1))
     return first_best(digits, keys.double(), highest, lambda x: x[first])[first] == keys
 
 
@@ -144,28 +148,42 @@ def _best_of_distinct(q: Tensor, k: Tensor, seen: tuple[Tensor, Tensor] | None) 
 
 def _best_of_all(q: Tensor, k: Tensor, seen: tuple[Tensor, Tensor] | None) -> Tensor:
     rows = max(1, SCORES // k[..., 0].numel())
-    k = k.double()
-    rounded = None if _is_short(q) and _is_short(k) else _Rounded.of(k)
+    q, k = q.double(), k.double()
+    short = _short(q, k)
+    rounded = None if short else _Rounded.of(k)
     best = []
     for start in range(0, q.shape[1], rows):
-        part = q[:, start : start + rows].double()
-        visible = (seen[0], seen[1][start : start + rows]) if seen else None
-        found = rounded.best(part, visible) if rounded else None
-        best.append(_best_exactly(part, k, visible) if found is None else found)
+        part = slice(start, start + rows)
+        visible = (seen[0], seen[1][part]) if seen else None
+        found = rounded.best(q[:, part], visible) if rounded else None
+        if found is None:
+            digits = [short[1] @ short[0][:, part].mT] if short else _digits_of_all(q[:, part], k)
+            found = _first(digits, visible)
+        best.append(found)
     return torch.cat(best, 1)
 
 
-def _is_short(x: Tensor) -> bool:
-    """Whether the numbers of a matrix have so few bits that an exact product costs no more than a rounded one."""
-    return len(slices(x.double(), exponents(x).amax(), SHORT)) == 1
+def _short(*both: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Float64 matrices (..., rows, d_h), each times a power of two, as integers so short that products of the ones with
+    the others, and sums of d_h products, are exact; None where numbers have more bits."""
+    bits = (53 - math.ceil(math.log2(both[0].shape[-1]))) // 2
+    whole = [scaled(x, (-2, -1)) * 2.0**bits for x in both]
+    for x, y in zip(both, whole, strict=True):
+        if not ((y == y.round()) & ((y == 0) == (x == 0))).all():  # scaling may underflow
+            return None
+    return whole[0], whole[1]
 
 
-def _best_exactly(q: Tensor, k: Tensor, seen: tuple[Tensor, Tensor] | None) -> Tensor:
-    keys = torch.arange(k.shape[1], device=k.device, dtype=k.dtype)[:, None]
+def _digits_of_all(q: Tensor, k: Tensor) -> list[Tensor]:
     k_top = exponents(k).amax((-2, -1), keepdim=True)
-    digits = exact_scores(q, k, exponents(q).amax(-1, keepdim=True), k_top, lambda a, b: b @ a.mT)
+    return exact_scores(q, k, exponents(q).amax(-1, keepdim=True), k_top, lambda a, b: b @ a.mT)
+
+
+def _first(digits: list[Tensor], seen: tuple[Tensor, Tensor] | None) -> Tensor:
+    """The first of the best keys by exact scores (batch, keys, queries)."""
     if seen:
         hide(digits[0], *seen)
+    keys = torch.arange(digits[0].shape[1], device=digits[0].device, dtype=torch.float64)[:, None]
     return first_best(digits, keys, lambda x: x.amax(1, keepdim=True), lambda x: x)[:, 0].long()
 
 
@@ -209,7 +227,29 @@ class _Rounded:
 
 def distinct_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """Indices of the rows of ``x`` (rows, d_h) that equal no earlier row, ascending; and of each row its equal."""
-    rows, group = torch.unique(x + 0.0, dim=0, return_inverse=True)  # + 0.0 turns -0.0 into 0.0
-    first = torch.full(rows.shape[:1], len(x), dtype=torch.int64, device=x.device)
-    first, order = first.scatter_reduce_(0, group, torch.arange(len(x), device=x.device), "amin").sort()
-    return first, order.argsort()[group]
+    first = first_equals(x[None])[0]
+    distinct = first == torch.arange(len(x), device=x.device)
+    return distinct.nonzero()[:, 0], (distinct.cumsum(0) - 1)[first]
+
+
+def first_equals(x: Tensor) -> Tensor:
+    """Of each row of ``x`` (batch, rows, d_h) the index of the first that equals it: int64 (batch, rows).
+
+    Rows are sorted by a hash and compared with the one before. Should two different ones have the same hash, equal rows
+    around them may be taken as different: what calls this saves arithmetic by it, and no more.
+    """
+    order = _hash(x).sort(dim=1, stable=True).indices
+    rows = x.gather(1, order[..., None].expand_as(x))
+    differs = torch.ones_like(order, dtype=torch.bool)
+    differs[:, 1:] = (rows[:, 1:] != rows[:, :-1]).any(-1)
+    place = torch.arange(x.shape[1], device=x.device).expand_as(order)
+    begins = torch.where(differs, place, 0).cummax(1).values
+    return torch.empty_like(order).scatter_(1, order, order.gather(1, begins))
+
+
+def _hash(x: Tensor) -> Tensor:
+    """An integer of each row (..., d_h), which only its numbers decide."""
+    bits = (x.double() + 0.0).view(torch.int64)  # + 0.0 turns -0.0 into 0.0
+    bits = bits ^ (bits >> 32)  # short numbers end in zeros
+    weights = torch.arange(1, x.shape[-1] + 1, device=x.device) * _GOLDEN | 1
+    return (bits * weights).sum(-1)
