@@ -224,6 +224,11 @@ def test_the_hash_of_a_row_is_that_of_its_numbers():
     x = draw(63, 2, 500, 8)
     rows = torch.cat([x, torch.eye(8).double().expand(2, 8, 8), torch.arange(400.0).double().view(2, 25, 8)], 1)
     assert len(undecided._hash(rows).unique()) == 2 * 500 + 8 + 2 * 25
+    for values in ([-1.0, 1.0], [0.0, 1.0], [-1.0, 0.0, 1.0], [0.1, 0.2, 0.3]):
+        several = torch.tensor(list(itertools.product(values, repeat=8)), dtype=torch.float64)
+        assert len(undecided._hash(several).unique()) == len(values) ** 8
+    permuted = torch.tensor(list(itertools.permutations([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])), dtype=torch.float64)
+    assert len(undecided._hash(permuted).unique()) == len(permuted)
     assert torch.equal(undecided._hash(rows[:, ::3].contiguous()), undecided._hash(rows)[:, ::3])
     assert torch.equal(undecided._hash(rows.new_zeros(1, 8)), undecided._hash(-rows.new_zeros(1, 8)))
 

@@ -25,8 +25,8 @@ DISTINCT = 1 << 14
 #: A matrix with more than this share of its scores close to the best is decided by the matrix, not pair by pair.
 MANY = 1 / 16
 
-#: 2^64 over the golden ratio, as an integer with a sign: its multiples spread evenly.
-_GOLDEN = -0x61C8864680B583EB
+#: What integers are multiplied with to spread them, of 64 bits with a sign: Steele, Lea and Flood (2014), SplitMix.
+_ODD = -0x61C8864680B583EB, -0x40A7B892E31B1A47
 
 
 def hide(scores: Tensor, keys: Tensor, queries: Tensor) -> Tensor:
@@ -251,5 +251,6 @@ def _hash(x: Tensor) -> Tensor:
     """An integer of each row (..., d_h), which only its numbers decide."""
     bits = (x.double() + 0.0).view(torch.int64)  # + 0.0 turns -0.0 into 0.0
     bits = bits ^ (bits >> 32)  # short numbers end in zeros
-    weights = torch.arange(1, x.shape[-1] + 1, device=x.device) * _GOLDEN | 1
-    return (bits * weights).sum(-1)
+    weights = torch.arange(1, x.shape[-1] + 1, device=x.device) * _ODD[0]
+    weights = (weights ^ (weights >> 30)) * _ODD[1]  # without this, rows with the same numbers in other places may tie
+    return (bits * (weights ^ (weights >> 27))).sum(-1)
