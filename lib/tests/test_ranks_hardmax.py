@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from attnrank import hardmax_rank
 from attnrank._scaling import power_of_two
 from attnrank.ranks import hardmax
-from attnrank.ranks._hardmax import blocks, exact, rounding, search, tiles, undecided
+from attnrank.ranks._hardmax import blocks, exact, repeated, rounding, search, tiles, undecided
 from attnrank.ranks._hardmax.working import Heads
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -445,7 +445,7 @@ def test_short_keys_are_not_looked_at(monkeypatch):
 
 def test_rows_without_their_repetitions():
     k = torch.tensor([[0.0, 1.0], [2.0, 1.0], [-0.0, 1.0], [1.0, -0.0], [1.0, 0.0], [2.0, 1.0], [0.0, 1.5]])
-    assert [x.tolist() for x in undecided.distinct_rows(k)] == [[0, 1, 3, 6], [0, 1, 0, 2, 2, 1, 3]]
+    assert [x.tolist() for x in repeated.distinct_rows(k)] == [[0, 1, 3, 6], [0, 1, 0, 2, 2, 1, 3]]
 
 
 def test_the_cache_is_asked_for_its_size_and_believed_within_bounds(monkeypatch):

@@ -10,11 +10,12 @@
    over the queries;
    `search`, where it has many: first only the best score of every query in every tile of keys, longest keys first, and
    no further than a query could still be served better; then for each query the one tile that holds its best key again.
-3. `undecided`: what is left, all ties among it. Where much is, keys that equal an earlier one are left out. Few keys
-   of a query are compared as pairs, without those that equal its first; many by the matrix, equal ones once. Scores of
-   short numbers are exact in float64; of others they have an error bound for each key in place of one for all, and what
-   then is left is decided in `exact` arithmetic: numbers are cut into slices of few bits, products and sums of which
-   float64 holds without error; but a few pairs one by one, without torch. The first of several best keys wins.
+3. `undecided`: what is left, all ties among it. Where much is, keys that equal an earlier one are left out
+   (`repeated`). Few keys of a query are compared as pairs, without those that equal its first; many by the matrix,
+   equal ones once. Scores of short numbers are exact in float64; of others they have an error bound for each key in
+   place of one for all, and what then is left is decided in `exact` arithmetic: numbers are cut into slices of few
+   bits, products and sums of which float64 holds without error; but a few pairs one by one, without torch. The first of
+   several best keys wins.
 
 So float32 does nearly all of the work, or float64 in `blocks` where a GPU is fast in it, and decides nothing that
 rounding could change: the rank does not depend on the tile, the batch, the threads, the device or the precision of

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnrank.ranks._hardmax.repeated import first_equals
 from attnrank.ranks._hardmax.tiles import tile_scores
-from attnrank.ranks._hardmax.undecided import MANY, best_by_matrix, best_of_pairs, first_equals
+from attnrank.ranks._hardmax.undecided import MANY, best_by_matrix, best_of_pairs
 from attnrank.ranks._hardmax.working import Heads
 
 #: Queries of a block at least, whatever the cache: with fewer a product, and a sum over them, are slow.

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attnrank.ranks._hardmax.repeated import distinct_rows
 from attnrank.ranks._hardmax.tiles import tile_scores
-from attnrank.ranks._hardmax.undecided import best_by_matrix, best_of_pairs, distinct_rows, hide
+from attnrank.ranks._hardmax.undecided import best_by_matrix, best_of_pairs, hide
 from attnrank.ranks._hardmax.working import Heads
 
 #: Keys of a tile: few, so that queries are found finished early and looking at one tile twice costs little, but so many

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attnrank._scaling import scaled
 from attnrank.ranks._hardmax.exact import exact_scores, exponents, first_best
+from attnrank.ranks._hardmax.repeated import distinct_rows
 from attnrank.ranks._hardmax.rounding import centred, norms, score_error, sum_error
 
 #: Numbers that are gathered for pairs at once, and exact scores of a matrix.
@@ -24,9 +25,6 @@ DISTINCT = 1 << 14
 
 #: A matrix with more than this share of its scores close to the best is decided by the matrix, not pair by pair.
 MANY = 1 / 16
-
-#: What integers are multiplied with to spread them, of 64 bits with a sign: Steele, Lea and Flood (2014), SplitMix.
-_ODD = -0x61C8864680B583EB, -0x40A7B892E31B1A47
 
 
 def hide(scores: Tensor, keys: Tensor, queries: Tensor) -> Tensor:
@@ -223,34 +221,3 @@ class _Rounded:
             chosen = best_of_pairs(q.flatten(0, 1), self.k.flatten(0, 1), query, of_all)
             best.view(-1)[query[chosen]] = key[chosen]
         return best
-
-
-def distinct_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Indices of the rows of ``x`` (rows, d_h) that equal no earlier row, ascending; and of each row its equal."""
-    first = first_equals(x[None])[0]
-    distinct = first == torch.arange(len(x), device=x.device)
-    return distinct.nonzero()[:, 0], (distinct.cumsum(0) - 1)[first]
-
-
-def first_equals(x: Tensor) -> Tensor:
-    """Of each row of ``x`` (batch, rows, d_h) the index of the first that equals it: int64 (batch, rows).
-
-    Rows are sorted by a hash and compared with the one before. Should two different ones have the same hash, equal rows
-    around them may be taken as different: what calls this saves arithmetic by it, and no more.
-    """
-    order = _hash(x).sort(dim=1, stable=True).indices
-    rows = x.gather(1, order[..., None].expand_as(x))
-    differs = torch.ones_like(order, dtype=torch.bool)
-    differs[:, 1:] = (rows[:, 1:] != rows[:, :-1]).any(-1)
-    place = torch.arange(x.shape[1], device=x.device).expand_as(order)
-    begins = torch.where(differs, place, 0).cummax(1).values
-    return torch.empty_like(order).scatter_(1, order, order.gather(1, begins))
-
-
-def _hash(x: Tensor) -> Tensor:
-    """An integer of each row (..., d_h), which only its numbers decide."""
-    bits = (x.double() + 0.0).view(torch.int64)  # + 0.0 turns -0.0 into 0.0
-    bits = bits ^ (bits >> 32)  # short numbers end in zeros
-    weights = torch.arange(1, x.shape[-1] + 1, device=x.device) * _ODD[0]
-    weights = (weights ^ (weights >> 30)) * _ODD[1]  # without this, rows with the same numbers in other places may tie
-    return (bits * (weights ^ (weights >> 27))).sum(-1)
