@@ -48,7 +48,7 @@ def block_ranks(heads: Heads, *, causal: bool) -> Tensor:
         _decide(heads, query, key, chosen)
     if heads.zero is not None:
         chosen[:, 0] += heads.zero.any(-1)
-    return (chosen > 0).sum(1)
+    return chosen.count_nonzero(1)
 
 
 def _parts(values: Tensor, size: int, dim: int) -> Sequence[Tensor]:

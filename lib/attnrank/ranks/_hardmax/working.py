@@ -40,13 +40,14 @@ class Heads:
         q, k = q.reshape(-1, *q.shape[-2:]), k.reshape(-1, *k.shape[-2:])
         x, y = _float(q, dtype).to(dtype), centred(_float(k, dtype)).to(dtype)
         norm, key_norm = norms(x), norms(y)
-        longest, longest_key, shortest = torch.stack([norm.amax(), key_norm.amax(), norm.amin()]).tolist()
+        most = key_norm.amax(-1, keepdim=True)
+        shortest, longest, longest_key = torch.stack([*torch.aminmax(norm), most.amax()]).tolist()
         if not (MODERATE[0] <= longest <= MODERATE[1] and MODERATE[0] <= longest_key <= MODERATE[1]):  # NaN, too
             check_range(*given, causal)
             x, y = scaled(_float(q, dtype), (-2, -1)).to(dtype), centred(scaled(_float(k, dtype), (-2, -1))).to(dtype)
             norm, key_norm = norms(x), norms(y)
-            shortest = norm.amin().item()
-        slack = 2 * score_error(x.shape[-1], norm, key_norm.amax(-1, keepdim=True))
+            most, shortest = key_norm.amax(-1, keepdim=True), norm.amin().item()
+        slack = score_error(x.shape[-1], norm, 2 * most)
         zero = None
         if shortest <= 1.01 * FLOOR * x.shape[-1] ** 0.5:
             zero = ~q.any(-1)
