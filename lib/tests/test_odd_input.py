@@ -39,6 +39,7 @@ def test_causal_is_a_truth_value_and_no_mask(function, causal):
     ("per_sample", lambda odd: attnrank.probe(torch.nn.Identity(), X, per_sample=odd)),
     ("gated", lambda odd: convex.to_heads(X, gated=odd)),
     ("causal", lambda odd: theory.lognormal_limit(0.5, causal=odd)),
+    ("causal", lambda odd: theory.large_head_loss(5, 2, causal=odd)),
 ])  # fmt: skip
 def test_other_switches_are_truth_values(name, call):
     for odd in ("no", 0.5, None, MASK):
@@ -156,7 +157,7 @@ ODD = [math.nan, math.inf, -1, "3", None, True, HUGE, 1 + 2j, [3], np.array([1.0
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: "10**400" if odd is HUGE else str(odd))
 @pytest.mark.parametrize("function, good", [
     (theory.occupancy_bound, {"n": 64}), (theory.head_dim_bound, {"n": 64, "d_h": 8}),
-    (theory.causal_bound, {"n": 64}), (theory.causal_limit, {"n": 64}),
+    (theory.causal_bound, {"n": 64}), (theory.causal_limit, {"n": 64}), (theory.large_head_loss, {"n": 64, "d_h": 8}),
     (theory.causal_head_dim_bound, {"n": 64, "d_h": 8}), (theory.multihead_limit, {"n": 64, "heads": 2}),
     (theory.polytope_vertices, {"n": 64, "d": 3}), (theory.saturation_head_dim, {"n": 64, "gap": 0.05}),
     (theory.doubling_head_dim, {"n": 64, "level": 0.05}), (theory.window_limit, {"n": 64, "window": 8}),

@@ -13,6 +13,7 @@ from attnrank.theory.eigenvalue import effective_queries_bound, half_space_expon
 from attnrank.theory.geometry import poisson_voronoi_variance, polytope_vertices, qk_norm_limit
 from attnrank.theory.head_dimension import head_dim_bound
 from attnrank.theory.heads import multihead_limit, tied_bound, two_head_deficit
+from attnrank.theory.large_heads import large_head_loss
 from attnrank.theory.lower_bound import cell_second_moment, head_dim_lower_bound
 from attnrank.theory.masks import causal_isotropic_bound, window_limit
 from attnrank.theory.normalised import normalised_lower_bound, normalised_second_moment
@@ -55,6 +56,7 @@ __all__ = [
     "head_dim_bound",
     "head_dim_lower_bound",
     "increment_stop",
+    "large_head_loss",
     "latent_head_dim",
     "lognormal_limit",
     "lognormal_variance",
