@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import log_ndtr
 
 from attnrank import _check
 from attnrank._quadrature import panels, reach
@@ -69,5 +69,5 @@ def _three_alike(lengths: NDArray) -> NDArray:
         m = lengths[first : first + TOGETHER, None].astype(float)
         x, weights = panels(-9.0, reach(int(m[-1, 0])), NODES)
         log_density = -1.5 * (x**2 + np.log(2.0 * np.pi))
-        parts.append(np.exp(3.0 * np.log(m) + log_density + (m - 3.0) * log_ndtr(x)) @ weights)
+        parts.append(np.exp(3.0 * np.log(m) + log_density + (m - 3.0) * scipy.special.log_ndtr(x)) @ weights)
     return np.concatenate(parts)
