@@ -48,6 +48,14 @@ def test_lengths_alone_lose_their_share_of_it(n):
     assert loss == pytest.approx(share * theory.large_head_loss(n, 10**4), rel=2e-3)
 
 
+@pytest.mark.parametrize("n", [64, 256])
+def test_normalised_keys_lose_the_share_of_their_angles(n):
+    """The second moment of a cell of normalised keys is a quadrature of its own, too: n^2 E p^2 = 1 + n^2 Var p."""
+    d_h = 1000
+    variance = 2 / n * theory.large_head_loss(n, d_h) / (n * math.comb(n, 2) * (1 - 1 / n) ** (n - 2))
+    assert theory.normalised_second_moment(n, d_h) - 1 == pytest.approx(n**2 * variance, rel=0.03)
+
+
 def test_long_sequences_lose_what_the_log_normal_limit_says():
     ratios = [theory.large_head_loss(10**k, 1) / (10**k * theory.lognormal_variance(10**k, 1) / (2 * math.e))
               for k in (2, 4, 8, 15)]  # fmt: skip
