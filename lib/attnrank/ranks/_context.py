@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import ParamSpec, TypeVar
 
 import torch
@@ -32,6 +32,11 @@ def outside_compilation(function: Callable[P, R]) -> Callable[P, R]:
 def widened(x: Tensor) -> Tensor:
     """8-bit numbers as float32, which is exact; others as they are."""
     return x.float() if x.dtype in EIGHT_BITS else x
+
+
+def without_autocast(device: str) -> AbstractContextManager[object]:
+    """Products on devices of this type in the precision of their factors; nothing to do where they are so anyway."""
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 @contextmanager

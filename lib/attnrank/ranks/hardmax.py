@@ -7,7 +7,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from attnrank import _check
-from attnrank.ranks._context import outside_compilation, widened
+from attnrank.ranks._context import outside_compilation, widened, without_autocast
 from attnrank.ranks._hardmax import Heads, block_dtype, block_ranks, cached_numbers, search_rank
 
 #: Scores of a matrix up to which all are computed, block by block. Beyond, tiles of keys are searched.
@@ -71,7 +71,7 @@ def hardmax_rank(
     if tile is not None:
         tile = min(_check.integer("tile", tile, minimum=1), max(q.shape[-2], k.shape[-2]))
     batch = q.shape[:-2]
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q.device.type):
         small = tile is None and _is_small(q, k)
         dtype = block_dtype(q.device) if small else torch.float32
         heads = Heads.of(widened(q.detach()), widened(k.detach()), causal, dtype)

@@ -42,13 +42,13 @@ def block_ranks(heads: Heads, *, causal: bool) -> Tensor:
             if extra > 0:
                 query, key = _pairs(close)
                 pairs.append((start * n + first + query, key))  # a part is of whole matrices, or of one
-            counts[:, : marks.shape[1]].add_(marks)
+            (counts if marks.shape == counts.shape else counts[:, : marks.shape[1]]).add_(marks)
     if pairs:
         query, key = (torch.cat(parts) for parts in zip(*pairs, strict=True))
         _decide(heads, query, key, chosen)
     if heads.zero is not None:
         chosen[:, 0] += heads.zero.any(-1)
-    return chosen.count_nonzero(1)
+    return (chosen > 0).sum(1)
 
 
 def _parts(values: Tensor, size: int, dim: int) -> Sequence[Tensor]:

@@ -28,8 +28,9 @@ def norms(x: Tensor) -> Tensor:
     return torch.linalg.vector_norm(x, dim=-1).add_(math.sqrt(x.shape[-1]) * FLOOR)
 
 
-def score_error(d_h: int, query_norms: Tensor, key_norms: Tensor) -> Tensor:
-    """Bound of the error of a product of a query and a key, in any order of summation, in the precision of their norms.
+def score_error(d_h: int, query_norms: Tensor, key_norms: Tensor, *, scores: int = 1) -> Tensor:
+    """Bound of the error of a product of a query and a key, in any order of summation, in the precision of their norms;
+    or of so many ``scores`` together.
 
     It covers the conversion of both to that precision after scaling and centring; the product, also where the user
     allows torch to round factors in float32 further; and the errors of the norms themselves, which are :func:`norms`.
@@ -40,7 +41,7 @@ def score_error(d_h: int, query_norms: Tensor, key_norms: Tensor) -> Tensor:
     relative = _growth(d_h, unit)
     if query_norms.dtype == torch.float32 and _factors_may_be_rounded():
         relative += 2.0**-6  # to 8 bits, or cut to them
-    return query_norms * (relative * (1 + relative) ** 3 * key_norms)
+    return query_norms * (scores * relative * (1 + relative) ** 3 * key_norms)
 
 
 def _factors_may_be_rounded() -> bool:

@@ -38,7 +38,7 @@ class Heads:
         """Of ``q`` (..., n, d_h) and ``k``; raises ValueError for NaN, infinite numbers, and scores that overflow."""
         given = q, k
         q, k = q.reshape(-1, *q.shape[-2:]), k.reshape(-1, *k.shape[-2:])
-        x, y = _float(q, dtype).to(dtype), centred(_float(k, dtype)).to(dtype)
+        x, y = q.to(dtype), centred(_float(k, dtype)).to(dtype)
         norm, key_norm = norms(x), norms(y)
         most = key_norm.amax(-1, keepdim=True)
         shortest, longest, longest_key = torch.stack([*torch.aminmax(norm), most.amax()]).tolist()
@@ -47,7 +47,7 @@ class Heads:
             x, y = scaled(_float(q, dtype), (-2, -1)).to(dtype), centred(scaled(_float(k, dtype), (-2, -1))).to(dtype)
             norm, key_norm = norms(x), norms(y)
             most, shortest = key_norm.amax(-1, keepdim=True), norm.amin().item()
-        slack = score_error(x.shape[-1], norm, 2 * most)
+        slack = score_error(x.shape[-1], norm, most, scores=2)
         zero = None
         if shortest <= 1.01 * FLOOR * x.shape[-1] ** 0.5:
             zero = ~q.any(-1)
