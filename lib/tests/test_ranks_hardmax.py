@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from attnrank import hardmax_rank
 from attnrank._scaling import power_of_two
 from attnrank.ranks import hardmax
-from attnrank.ranks._hardmax import blocks, exact, repeated, rounding, search, tiles, undecided
+from attnrank.ranks._hardmax import blocks, exact, few, repeated, rounding, search, tiles, undecided
 from attnrank.ranks._hardmax.working import Heads
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -34,7 +34,7 @@ def force(monkeypatch, path, keys=5):
         return
     monkeypatch.setattr(hardmax, "SMALL", 0)
     if path == "search":
-        monkeypatch.setattr(undecided, "FEW", 0)
+        monkeypatch.setattr(few, "NUMBERS", 0)
     monkeypatch.setattr(hardmax, "search_rank", partial(search.search_rank, prune=path == "pruned"))
     monkeypatch.setattr(search, "KEYS", (keys, keys))
     monkeypatch.setattr(search, "GPU_KEYS", (keys, keys))
@@ -458,10 +458,24 @@ def test_the_cache_is_asked_for_its_size_and_believed_within_bounds(monkeypatch)
     assert tiles.cache_bytes.__wrapped__() == 1 << 21
 
 
+@pytest.mark.parametrize(
+    ("batch", "threads", "matrices"), [(7, 1, [3, 3, 1]), (7, 2, [2, 2, 2, 1]), (7, 3, [3, 3, 1]), (7, 4, [3, 3, 1])]
+)
+def test_a_block_has_as_many_matrices_for_each_thread(monkeypatch, batch, threads, matrices):
+    # Of three matrices two threads take as long as of four: 16 of 512 x 512 scores took 1.3 times as long.
+    monkeypatch.setattr(blocks, "block_scores", lambda device: 350)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    seen, honest = [], blocks._close
+    monkeypatch.setattr(blocks, "_close", lambda y, *rest: (seen.append(len(y)), honest(y, *rest))[1])
+    q, k = integers(94, batch, 10, 4), integers(95, batch, 10, 4)
+    assert torch.equal(hardmax_rank(q, k), reference_rank(q, k))
+    assert seen == matrices
+
+
 @pytest.mark.parametrize(("n", "m", "rows"), [(200, 8000, [64, 64, 64, 8]), (50, 8000, [50]), (300, 1000, [262, 38])])
 def test_a_block_of_many_keys_has_not_too_few_queries(monkeypatch, n, m, rows):
     # 16 queries a block made a matrix of 256 x 16,384 scores take four times as long.
-    monkeypatch.setattr(blocks, "tile_scores", lambda device: 1 << 18)
+    monkeypatch.setattr(blocks, "block_scores", lambda device: 1 << 18)
     seen, honest = [], blocks._close
     monkeypatch.setattr(blocks, "_close", lambda y, x, *rest: (seen.append(x.shape[2]), honest(y, x, *rest))[1])
     q, k = draw(92, n, 8), draw(93, m, 8)
@@ -528,8 +542,8 @@ def test_threads_tiles_and_batches_do_not_change_the_rank(monkeypatch, dtype, pa
 @pytest.mark.parametrize("budget", [1, 100, 1000])
 def test_the_number_of_scores_held_at_once_does_not_change_the_rank(monkeypatch, budget):
     # It decides how many matrices go through together, and the shape of the tiles.
-    for module in (blocks, search):
-        monkeypatch.setattr(module, "tile_scores", lambda device: budget)
+    monkeypatch.setattr(blocks, "block_scores", lambda device: budget)
+    monkeypatch.setattr(search, "tile_scores", lambda device: budget)
     monkeypatch.setattr(blocks, "QUERIES", 1)
     for path in PATHS:
         force(monkeypatch, path, keys=1)

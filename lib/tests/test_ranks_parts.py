@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import operator
 from fractions import Fraction
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from test_ranks_hardmax import PATHS, draw, exact_rank, force, last_bits
 from attnrank import hardmax_rank, numerical_rank
 from attnrank.ranks import certified_rank, hardmax
 from attnrank.ranks._context import one_thread
-from attnrank.ranks._hardmax import blocks, exact, repeated, rounding, search, tiles, undecided
+from attnrank.ranks._hardmax import blocks, exact, few, repeated, rounding, search, tiles, undecided
 from attnrank.ranks._hardmax import range as range_of_scores
 from attnrank.ranks._hardmax.working import Heads
 
@@ -119,9 +120,11 @@ def test_a_tile_holds_no_more_scores_than_float32_counts(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
     assert tiles.tile_scores(cpu) == 3 * max(tiles.cache_bytes(), tiles.LEAST_TILE) // 4
+    assert tiles.block_scores(cpu) == 3 * max(tiles.cache_bytes(), tiles.LEAST_BLOCK) // 4
     assert tiles.cached_numbers(cpu) == 3 * tiles.cache_bytes() // 4
     monkeypatch.setattr(torch, "get_num_threads", lambda: 10**4)
-    assert {held(device) for held in (tiles.tile_scores, tiles.cached_numbers) for device in (cpu, cuda)} == {2**24}
+    numbers = (tiles.tile_scores, tiles.block_scores, tiles.cached_numbers)
+    assert {held(device) for held in numbers for device in (cpu, cuda)} == {2**24}
 
 
 @pytest.mark.parametrize(
@@ -147,11 +150,11 @@ def test_float64_scores_leave_less_undecided(monkeypatch):
     assert torch.equal(hardmax_rank(q, tied), single[1]) and len(pairs) == 3
 
 
-@pytest.mark.parametrize("few", [0, 10**6])
+@pytest.mark.parametrize("numbers", [0, 10**6])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-def test_few_pairs_and_many_have_the_same_best_keys(monkeypatch, dtype, few):
+def test_few_pairs_and_many_have_the_same_best_keys(monkeypatch, dtype, numbers):
     """Of three keys that differ in the last bits or not at all, by whichever of the two ways."""
-    monkeypatch.setattr(undecided, "FEW", few)
+    monkeypatch.setattr(few, "NUMBERS", numbers)
     calls, honest = [], undecided._best_of_few
     monkeypatch.setattr(undecided, "_best_of_few", lambda *x: (calls.append(1), honest(*x))[1])
     q, key = draw(50, 60, 3, dtype=dtype), draw(51, 1, 3, dtype=dtype).expand(90, 3).contiguous()
@@ -163,8 +166,60 @@ def test_few_pairs_and_many_have_the_same_best_keys(monkeypatch, dtype, few):
     scores = [sum(Fraction(a) * Fraction(b) for a, b in zip(*pair, strict=True)) for pair in pairs]
     first = [max(range(3), key=lambda i: (scores[3 * row + i], -i)) for row in range(60)]
     assert best.nonzero().tolist() == [[row, i] for row, i in enumerate(first)]
-    assert first.count(0) > 9 and first.count(1) > 9 and len(calls) == (few > 0)
+    assert first.count(0) > 9 and first.count(1) > 9 and len(calls) == (numbers > 0)
     assert honest(q, draw(53, 90, 3, dtype=dtype), query, keys) is not None
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_few_queries_of_a_block_keep_the_first_of_their_best_keys(dtype):
+    """Of matrices that a block of queries sees only the first keys of, and of which one has nothing to decide; keys
+    differ in the last bits or not at all, but in float64, where rounding would decide."""
+    n, m, seen, d_h = 7, 6, 5, 3
+    q, k = draw(60, 4, n, d_h, dtype=dtype), draw(62, 4, m, d_h, dtype=dtype)
+    if dtype != torch.float64:
+        k = last_bits(61, k[:, :1].expand(k.shape).contiguous())
+    close = (draw(63, 4, seen, n) > 0).float()
+    close[:, 0] = 1.0
+    close[1], close[1, 0] = 0.0, 1.0
+    counts = close.sum(2)
+    expected = torch.zeros_like(counts)
+    for matrix, query in itertools.product(range(4), range(n)):
+        keys = close[matrix, :, query].nonzero().flatten().tolist()
+        x = [Fraction(number) for number in q[matrix, query].tolist()]
+        scores = {key: sum(map(operator.mul, x, map(Fraction, k[matrix, key].tolist()))) for key in keys}
+        expected[matrix, max(keys, key=lambda key: (scores[key], -key))] += 1
+    given = counts.clone()
+    assert few.decide_few(q, k, close, counts, least=n) and torch.equal(counts, expected)
+    assert not torch.equal(counts, given)
+    assert few.decide_few(q, k, close, given, least=0) and torch.equal(given, expected)
+
+
+def test_few_queries_are_left_as_they_are_where_rounding_might_decide():
+    """The close keys of the second query differ by a vector that is orthogonal to it, up to rounding."""
+    q = torch.tensor([[[1.0, 0.0, 0.0], [0.1, 0.3, 0.7]]]).double()
+    k = torch.tensor([[[3.0, 1.0, 2.0], [2.0, 1.0, 3.0], [1.0, 3.0, 2.0]]]).double() / 10
+    k[0, 2] = k[0, 1] + torch.tensor([0.3, -0.1, 0.0]).double()
+    close = torch.tensor([[[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]])
+    counts = close.sum(2)
+    assert not few.decide_few(q, k, close, counts, least=2) and torch.equal(counts, close.sum(2))
+    assert few.decide_few(q[:, :1], k, close[..., :1], counts, least=1) and counts.tolist() == [[1.0, 1.0, 1.0]]
+
+
+def test_a_block_decides_few_queries_at_once_and_more_together(monkeypatch):
+    """Of two matrices, blocks of 64 queries: all pairs of a block, at most, are as many numbers as ``few`` takes."""
+    alone, together = [], []
+    decide, best = few.decide_few, blocks.best_of_pairs
+    monkeypatch.setattr(few, "decide_few", lambda *x: (alone.append(decide(*x)), alone[-1])[1])
+    monkeypatch.setattr(blocks, "best_of_pairs", lambda *x: (together.append(len(x[2])), best(*x))[1])
+    q, k = draw(64, 2, 90, 8, dtype=torch.float32), draw(65, 2, 90, 8, dtype=torch.float32)
+    scores = q.double() @ k.double().mT
+    several = scores.argmax(-1)[1, 70]
+    k[1, 0] = k[1, several] * (1 + 2.0**-22)
+    extra = int((scores.argmax(-1)[1] == several).sum())
+    rank = hardmax_rank(q, k)
+    assert alone == [True] and together == []
+    monkeypatch.setattr(few, "NUMBERS", 2 * extra * 8 - 1)
+    assert torch.equal(hardmax_rank(q, k), rank) and alone == [True] and together == [2 * extra]
 
 
 def test_repeated_tokens_need_no_exact_arithmetic(monkeypatch):

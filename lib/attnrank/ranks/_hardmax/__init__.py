@@ -14,8 +14,8 @@
    (`repeated`). Few keys of a query are compared as pairs, without those that equal its first; many by the matrix,
    equal ones once. Scores of short numbers are exact in float64; of others they have an error bound for each key in
    place of one for all, and what then is left is decided in `exact` arithmetic: numbers are cut into slices of few
-   bits, products and sums of which float64 holds without error; but a few pairs one by one, without torch. The first of
-   several best keys wins.
+   bits, products and sums of which float64 holds without error. A few pairs are decided one by one, without torch
+   (`few`). The first of several best keys wins.
 
 So float32 does nearly all of the work, or float64 in `blocks` where a GPU is fast in it, and decides nothing that
 rounding could change: the rank does not depend on the tile, the batch, the threads, the device or the precision of

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnrank.ranks._hardmax import few
 from attnrank.ranks._hardmax.repeated import first_equals
-from attnrank.ranks._hardmax.tiles import tile_scores
+from attnrank.ranks._hardmax.tiles import block_scores
 from attnrank.ranks._hardmax.undecided import MANY, best_by_matrix, best_of_pairs
 from attnrank.ranks._hardmax.working import Heads
 
@@ -21,8 +22,8 @@ QUERIES = 64
 def block_ranks(heads: Heads, *, causal: bool) -> Tensor:
     """Ranks, int64 (batch)."""
     (batch, n, _), m = heads.x.shape, heads.y.shape[1]
-    size = tile_scores(heads.x.device)
-    together, rows = max(1, size // (n * m)), min(n, max(QUERIES, size // m))
+    size = block_scores(heads.x.device)
+    together, rows = _together(n * m, size), min(n, max(QUERIES, size // m))
     scratch = heads.x.new_empty(min(together, batch) * rows * m)
     hidden = torch.full((rows, rows), -torch.inf, device=scratch.device).tril_(-1) if causal else None
     chosen = heads.x.new_zeros(batch, m)  # by how many queries, exactly
@@ -31,37 +32,39 @@ def block_ranks(heads: Heads, *, causal: bool) -> Tensor:
     parts = zip(range(0, batch, together), *(_parts(values, together, 0) for values in each), strict=True)
     for start, some, slacks, y, counts in parts:
         for first, x, slack in zip(range(0, n, rows), _parts(some, rows, 2), _parts(slacks, rows, 2), strict=True):
-            close, marks = _close(y, x, slack, first, hidden, scratch)
+            close = _close(y, x, slack, first, hidden, scratch)
+            seen = counts if close.shape[1] == m else counts[:, : close.shape[1]]
+            marks = torch.sum(close, 2, out=seen) if first == 0 else close.sum(2)
             part, queries = slice(start, start + together), slice(first, first + x.shape[2])
             used = slack.numel() if heads.zero is None else int((~heads.zero[part, queries]).sum())
             extra = marks.sum().item() - used
-            if extra > MANY * close[0].numel():
-                left = _leave_out_repeated(heads.k[part, : close.shape[1]], close, marks)
-                _decide_many(heads[part], queries, causal, close, marks, left)
-                extra = marks.sum().item() - used
-            if extra > 0:
-                query, key = _pairs(close)
+            if extra > 0 and (left := _settle(heads, part, queries, causal, close, marks, extra)):
+                query, key = left
                 pairs.append((start * n + first + query, key))  # a part is of whole matrices, or of one
-            (counts if marks.shape == counts.shape else counts[:, : marks.shape[1]]).add_(marks)
+            if first > 0:
+                seen.add_(marks)
     if pairs:
         query, key = (torch.cat(parts) for parts in zip(*pairs, strict=True))
         _decide(heads, query, key, chosen)
     if heads.zero is not None:
         chosen[:, 0] += heads.zero.any(-1)
-    return (chosen > 0).sum(1)
+    return torch.count_nonzero(chosen, 1)
+
+
+def _together(scores: int, size: int) -> int:
+    """How many matrices of so many ``scores`` are in a block of ``size``: as many for each thread, if not one."""
+    together, threads = max(1, size // scores), torch.get_num_threads()
+    return max(together - together % threads, min(together, threads))
 
 
 def _parts(values: Tensor, size: int, dim: int) -> Sequence[Tensor]:
     return values.split(size, dim) if values.shape[dim] > size else (values,)
 
 
-def _close(
-    y: Tensor, x: Tensor, slack: Tensor, first: int, hidden: Tensor | None, scratch: Tensor
-) -> tuple[Tensor, Tensor]:
+def _close(y: Tensor, x: Tensor, slack: Tensor, first: int, hidden: Tensor | None, scratch: Tensor) -> Tensor:
     """Which keys may be the best of queries ``x`` (matrices, d_h, queries), the first of which is query ``first``.
 
-    Returns 0 and 1 (matrices, keys, queries), and their sums over the queries. Few calls: in small matrices they cost
-    as much as the arithmetic.
+    Returns 0 and 1 (matrices, keys, queries). Few calls: in small matrices they cost as much as the arithmetic.
     """
     queries = x.shape[2]
     if hidden is not None:
@@ -70,8 +73,27 @@ def _close(
     scores = torch.bmm(y, x, out=scratch[: math.prod(shape)].view(shape))
     if hidden is not None:
         scores[:, first:] += hidden[:queries, :queries]
-    close = torch.ge(scores, scores.amax(1, keepdim=True).sub_(slack), out=scores)
-    return close, close.sum(2)
+    return torch.ge(scores, scores.amax(1, keepdim=True).sub_(slack), out=scores)
+
+
+def _settle(
+    heads: Heads, part: slice, queries: slice, causal: bool, close: Tensor, marks: Tensor, extra: float
+) -> tuple[Tensor, Tensor] | None:
+    """Decide what can be decided at once of queries that have ``extra`` close keys, more than one each; pairs left.
+
+    ``part`` and ``queries`` say which these are; ``close`` and ``marks`` are changed.
+    """
+    if extra > MANY * close[0].numel():
+        used = marks.sum().item() - extra
+        left = _leave_out_repeated(heads.k[part, : close.shape[1]], close, marks)
+        _decide_many(heads[part], queries, causal, close, marks, left)
+        extra = marks.sum().item() - used
+    q, k = heads.q[part, queries], heads.k[part]
+    if close.is_cpu and 2 * extra * q.shape[-1] <= few.NUMBERS:
+        least = close.shape[2] if heads.zero is None else 0
+        if few.decide_few(q, k, close, marks, least):
+            return None
+    return _pairs(close) if extra > 0 else None
 
 
 def _pairs(close: Tensor) -> tuple[Tensor, Tensor]:

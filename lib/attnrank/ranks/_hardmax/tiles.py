@@ -10,8 +10,9 @@ import torch
 #: Bytes where the processor does not say, and bounds of what it is believed.
 DEFAULT_CACHE, LEAST_CACHE, MOST_CACHE = 1 << 20, 1 << 20, 1 << 22
 
-#: Bytes of a tile at least: with less, calls cost more than a cache of the next level does.
-LEAST_TILE = 3 << 19
+#: Bytes of a tile, and of a block, at least: with less, calls cost more than a cache of the next level does. More of
+#: them pass over a block.
+LEAST_TILE, LEAST_BLOCK = 3 << 19, 1 << 21
 
 #: Scores of a block on a GPU, and held at most by the threads of a processor: what float32 counts is exact so far.
 MOST_SCORES = 1 << 24
@@ -24,6 +25,11 @@ FAST_DOUBLE = {(6, 0), (7, 0), (8, 0), (9, 0)}
 def tile_scores(device: torch.device) -> int:
     """Scores of a tile: each thread has a share of it, in a cache of its own."""
     return _held(device, max(cache_bytes(), LEAST_TILE))
+
+
+def block_scores(device: torch.device) -> int:
+    """Scores of a block, of whole matrices where they are small: each thread has a share of it, too."""
+    return _held(device, max(cache_bytes(), LEAST_BLOCK))
 
 
 def cached_numbers(device: torch.device) -> int:

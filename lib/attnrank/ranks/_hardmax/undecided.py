@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from dataclasses import dataclass
@@ -10,15 +11,13 @@ import torch
 from torch import Tensor
 
 from attnrank._scaling import scaled
+from attnrank.ranks._hardmax import few
 from attnrank.ranks._hardmax.exact import exact_scores, exponents, first_best
 from attnrank.ranks._hardmax.repeated import distinct_rows
 from attnrank.ranks._hardmax.rounding import centred, norms, score_error, sum_error
 
 #: Numbers that are gathered for pairs at once, and exact scores of a matrix.
 GATHERED, SCORES = 1 << 20, 1 << 17
-
-#: Numbers, d_h for each pair, up to which pairs are compared one by one: that costs less than the calls for many.
-FEW = 1 << 10
 
 #: Scores of a matrix from which equal rows are looked for.
 DISTINCT = 1 << 14
@@ -44,8 +43,8 @@ def best_of_pairs(q: Tensor, k: Tensor, query: Tensor, key: Tensor) -> Tensor:
     -------
     bool tensor (pairs), true once for each query.
     """
-    if len(query) * q.shape[-1] <= FEW and (few := _best_of_few(q, k, query, key)) is not None:
-        return few
+    if len(query) * q.shape[-1] <= few.NUMBERS and (alone := _best_of_few(q, k, query, key)) is not None:
+        return alone
     limit = max(1, GATHERED // q.shape[-1])
     if len(query) <= limit:
         return _best_of_some(q, k, query, key)
@@ -61,25 +60,16 @@ def best_of_pairs(q: Tensor, k: Tensor, query: Tensor, key: Tensor) -> Tensor:
 
 
 def _best_of_few(q: Tensor, k: Tensor, query: Tensor, key: Tensor) -> Tensor | None:
-    """Pair by pair, without torch; None where rounding might decide.
-
-    Float64 holds products of numbers of 24 bits, and ``fsum`` has the sign of their exact sum.
-    """
-    best, highest = [False] * len(query), list[float]()
-    last = leader = -1
-    for pair, (which, x, y) in enumerate(zip(query.tolist(), q[query].tolist(), k[key].tolist(), strict=True)):
-        terms = list(map(operator.mul, x, y))
-        if which == last:
-            both = terms + list(map(operator.neg, highest))
-            doubt = sum_error(len(terms), sum(map(abs, both))) if q.dtype == torch.float64 else 0.0
-            above = math.fsum(both) if doubt < math.inf else 0.0
-            if doubt and abs(above) <= doubt:
-                return None
-            if above <= 0:
-                continue
-            best[leader] = False
-        best[pair] = True
-        last, leader, highest = which, pair, terms
+    """Query by query; None where rounding might decide."""
+    best, first = [False] * len(query), 0
+    pairs = zip(query.tolist(), q[query].tolist(), k[key].tolist(), strict=True)
+    for _, group in itertools.groupby(pairs, operator.itemgetter(0)):
+        _, xs, rows = zip(*group, strict=True)
+        place = few.best_row(xs[0], rows, q.dtype == torch.float64)
+        if place is None:
+            return None
+        best[first + place] = True
+        first += len(rows)
     return torch.tensor(best, dtype=torch.bool).to(query.device)
 
 

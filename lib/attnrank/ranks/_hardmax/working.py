@@ -39,7 +39,7 @@ class Heads:
         given = q, k
         q, k = q.reshape(-1, *q.shape[-2:]), k.reshape(-1, *k.shape[-2:])
         x, y = q.to(dtype), centred(_float(k, dtype)).to(dtype)
-        norm, key_norm = norms(x), norms(y)
+        key_norm, norm = norms(y), norms(x)
         most = key_norm.amax(-1, keepdim=True)
         shortest, longest, longest_key = torch.stack([*torch.aminmax(norm), most.amax()]).tolist()
         if not (MODERATE[0] <= longest <= MODERATE[1] and MODERATE[0] <= longest_key <= MODERATE[1]):  # NaN, too
