@@ -159,8 +159,8 @@ def _product(a: Tensor, group: Tensor, order: Tensor) -> Tensor:
 
 
 def _mirrored(lower: Tensor) -> Tensor:
-    full = lower.tril()
-    return full.add_(full.tril(-1).mT)
+    below = torch.ones(lower.shape[-2:], dtype=torch.bool, device=lower.device).tril_()
+    return torch.where(below, lower, lower.mT)
 
 
 def _frobenius(x: Tensor) -> Tensor:
