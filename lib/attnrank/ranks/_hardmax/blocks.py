@@ -23,7 +23,8 @@ def block_ranks(heads: Heads, *, causal: bool) -> Tensor:
     """Ranks, int64 (batch)."""
     (batch, n, _), m = heads.x.shape, heads.y.shape[1]
     size = block_scores(heads.x.device)
-    together, rows = _together(n * m, size), min(n, max(QUERIES, size // m))
+    threads = torch.get_num_threads() if heads.x.is_cpu else 1
+    together, rows = _together(size // (n * m), threads), min(n, max(QUERIES, size // m))
     scratch = heads.x.new_empty(min(together, batch) * rows * m)
     hidden = torch.full((rows, rows), -torch.inf, device=scratch.device).tril_(-1) if causal else None
     chosen = heads.x.new_zeros(batch, m)  # by how many queries, exactly
@@ -51,10 +52,9 @@ def block_ranks(heads: Heads, *, causal: bool) -> Tensor:
     return torch.count_nonzero(chosen, 1)
 
 
-def _together(scores: int, size: int) -> int:
-    """How many matrices of so many ``scores`` are in a block of ``size``: as many for each thread, if not one."""
-    together, threads = max(1, size // scores), torch.get_num_threads()
-    return max(together - together % threads, min(together, threads))
+def _together(most: int, threads: int) -> int:
+    """Matrices of a block, of the ``most`` that fit: as many for each thread, if each has one; at least one."""
+    return max(1, most - most % threads if most > threads else most)
 
 
 def _parts(values: Tensor, size: int, dim: int) -> Sequence[Tensor]:
