@@ -553,6 +553,21 @@ def test_the_number_of_scores_held_at_once_does_not_change_the_rank(monkeypatch,
             assert torch.equal(hardmax_rank(q, k, causal=causal, tile=5), reference_rank(q, k, causal))
 
 
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("path", ["search", "pruned"])
+def test_queries_that_threads_share_choose_the_same_keys(monkeypatch, path, threads):
+    """Also where the last of them are not as many for each thread, and under a mask; every thread's part is used."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(search, "tile_scores", lambda device: 200)
+    force(monkeypatch, path, keys=16)
+    parts, honest = [], search.Search._product
+    monkeypatch.setattr(search.Search, "_product", lambda *x: (parts.append(honest(*x)), parts[-1])[1])
+    for q, k in ((draw(96, 70, 3), draw(97, 70, 3)), (integers(98, 70, 3), integers(99, 70, 3))):
+        for causal in (False, True):
+            assert hardmax_rank(q, k, causal=causal) == reference_rank(q, k, causal)
+    assert {len(scores) for scores in parts} == {1, threads}
+
+
 @pytest.mark.parametrize("queries", [1, 30])
 def test_the_number_of_queries_searched_together_does_not_change_the_rank(monkeypatch, queries):
     force(monkeypatch, "pruned", keys=16)

@@ -122,6 +122,8 @@ def test_a_tile_holds_no_more_scores_than_float32_counts(monkeypatch):
     assert tiles.tile_scores(cpu) == 3 * max(tiles.cache_bytes(), tiles.LEAST_TILE) // 4
     assert tiles.block_scores(cpu) == 3 * max(tiles.cache_bytes(), tiles.LEAST_BLOCK) // 4
     assert tiles.cached_numbers(cpu) == 3 * tiles.cache_bytes() // 4
+    assert [tiles.shared(most, cpu) for most in (0, 2, 3, 4, 7)] == [1, 2, 3, 3, 6]
+    assert [tiles.shared(most, cuda) for most in (0, 2, 7)] == [1, 2, 7]
     monkeypatch.setattr(torch, "get_num_threads", lambda: 10**4)
     numbers = (tiles.tile_scores, tiles.block_scores, tiles.cached_numbers)
     assert {held(device) for held in numbers for device in (cpu, cuda)} == {2**24}

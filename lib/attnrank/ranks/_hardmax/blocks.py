@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnrank.ranks._hardmax import few
 from attnrank.ranks._hardmax.repeated import first_equals
-from attnrank.ranks._hardmax.tiles import block_scores
+from attnrank.ranks._hardmax.tiles import block_scores, shared
 from attnrank.ranks._hardmax.undecided import MANY, best_by_matrix, best_of_pairs
 from attnrank.ranks._hardmax.working import Heads
 
@@ -23,8 +23,7 @@ def block_ranks(heads: Heads, *, causal: bool) -> Tensor:
     """Ranks, int64 (batch)."""
     (batch, n, _), m = heads.x.shape, heads.y.shape[1]
     size = block_scores(heads.x.device)
-    threads = torch.get_num_threads() if heads.x.is_cpu else 1
-    together, rows = _together(size // (n * m), threads), min(n, max(QUERIES, size // m))
+    together, rows = shared(size // (n * m), heads.x.device), min(n, max(QUERIES, size // m))
     scratch = heads.x.new_empty(min(together, batch) * rows * m)
     hidden = torch.full((rows, rows), -torch.inf, device=scratch.device).tril_(-1) if causal else None
     chosen = heads.x.new_zeros(batch, m)  # by how many queries, exactly
@@ -50,11 +49,6 @@ def block_ranks(heads: Heads, *, causal: bool) -> Tensor:
     if heads.zero is not None:
         chosen[:, 0] += heads.zero.any(-1)
     return torch.count_nonzero(chosen, 1)
-
-
-def _together(most: int, threads: int) -> int:
-    """Matrices of a block, of the ``most`` that fit: as many for each thread, if each has one; at least one."""
-    return max(1, most - most % threads if most > threads else most)
 
 
 def _parts(values: Tensor, size: int, dim: int) -> Sequence[Tensor]:

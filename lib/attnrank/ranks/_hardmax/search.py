@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnrank.ranks._hardmax.repeated import distinct_rows
-from attnrank.ranks._hardmax.tiles import tile_scores
+from attnrank.ranks._hardmax.tiles import shared, threads, tile_scores
 from attnrank.ranks._hardmax.undecided import best_by_matrix, best_of_pairs, hide
 from attnrank.ranks._hardmax.working import Heads
 
@@ -113,6 +113,7 @@ class Search:
         self.keys = keys[order] if self.prune else keys
         least, most = KEYS if device.type == "cpu" else GPU_KEYS
         self.columns = min(tile or max(least, min(int(SHARE * len(keys)), most)), len(keys))
+        self.threads = threads(device)
         held = tile_scores(device) if device.type == "cpu" else GPU_SCORES
         self.scores = self.columns * tile if tile else max(self.columns, held)
         self.scratch = torch.empty(self.scores, dtype=torch.float32, device=device)
@@ -156,19 +157,24 @@ class Search:
             if self.causal and self.keys[keys][0] > some.index.amax():
                 highest[part] = -torch.inf
             else:
-                torch.amax(self._product(y, keys, some), 0, out=highest[part])
+                scores = self._product(y, keys, some)
+                torch.amax(scores, 1, out=highest[part].view(len(scores), -1))
         return highest
 
     def _product(self, y: Tensor, keys: slice, queries: Queries) -> Tensor:
-        """Scores (keys, queries): in this order every pass over them runs along the memory."""
-        scores = torch.mm(y, queries.x.T, out=self.scratch[: len(y) * len(queries)].view(len(y), len(queries)))
+        """Scores (parts, keys, queries of a part), one part for each thread where that divides the queries: every pass
+        over them runs along the memory, and a thread goes over the scores that it has computed itself."""
+        parts = self.threads if len(queries) % self.threads == 0 else 1
+        x = queries.x.view(parts, -1, y.shape[1])
+        out = self.scratch[: len(y) * len(queries)].view(parts, len(y), -1)
+        scores = torch.bmm(y.expand(parts, -1, -1), x.mT, out=out)
         if self.causal and self.keys[keys][-1] > queries.index.amin():
-            hide(scores, self.keys[keys], queries.index)
+            hide(scores, self.keys[keys], queries.index.view(parts, 1, -1))
         return scores
 
     def _slices(self, queries: int, keys: int) -> Iterator[slice]:
         """Slices of the queries whose scores with so many keys are held at once."""
-        rows = max(1, self.scores // keys)
+        rows = shared(self.scores // keys, self.scratch.device)
         return (slice(start, start + rows) for start in range(0, queries, rows))
 
     def _look_again(self, queries: Queries) -> Iterator[Tensor]:
@@ -181,12 +187,12 @@ class Search:
             for part in self._slices(rows.stop - rows.start, len(y)):
                 some = queries[rows][part]
                 close = self._product(y, keys, some)
-                torch.ge(close, some.best - some.slack, out=close)
-                marks = close.sum(1)
+                torch.ge(close, (some.best - some.slack).view(len(close), 1, -1), out=close)
+                marks = close.sum((0, 2))
                 if marks.sum() > len(some):
-                    several = close.sum(0) > 1
-                    marks -= close[:, several].sum(1)
-                    yield some.index[several]
+                    several = close.sum(1) > 1
+                    marks -= close.mT[several].sum(0)
+                    yield some.index[several.flatten()]
                 self.chosen[self.keys[keys][marks > 0]] = True
 
 

@@ -32,13 +32,24 @@ def block_scores(device: torch.device) -> int:
     return _held(device, max(cache_bytes(), LEAST_BLOCK))
 
 
+def shared(most: int, device: torch.device) -> int:
+    """As many matrices, or queries, of the ``most`` that are held, that each thread has as many; but at least one."""
+    share = threads(device)
+    return max(1, most - most % share if most > share else most)
+
+
+def threads(device: torch.device) -> int:
+    """Threads that share the work; on a GPU one."""
+    return torch.get_num_threads() if device.type == "cpu" else 1
+
+
 def cached_numbers(device: torch.device) -> int:
     """Numbers in float32 that the caches of all threads hold together; on a GPU as many as a tile has."""
     return _held(device, cache_bytes())
 
 
 def _held(device: torch.device, each: int) -> int:
-    return min(each // 4 * torch.get_num_threads(), MOST_SCORES) if device.type == "cpu" else MOST_SCORES
+    return min(each // 4 * threads(device), MOST_SCORES) if device.type == "cpu" else MOST_SCORES
 
 
 @functools.cache
