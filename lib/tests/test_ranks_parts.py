@@ -208,7 +208,7 @@ def test_few_queries_are_left_as_they_are_where_rounding_might_decide():
 
 
 def test_a_block_decides_few_queries_at_once_and_more_together(monkeypatch):
-    """Of two matrices, blocks of 64 queries: all pairs of a block, at most, are as many numbers as ``few`` takes."""
+    """All queries with two close keys are of one matrix; one number more than ``few`` takes, and pairs are kept."""
     alone, together = [], []
     decide, best = few.decide_few, blocks.best_of_pairs
     monkeypatch.setattr(few, "decide_few", lambda *x: (alone.append(decide(*x)), alone[-1])[1])

@@ -33,7 +33,8 @@ def block_scores(device: torch.device) -> int:
 
 
 def shared(most: int, device: torch.device) -> int:
-    """As many matrices, or queries, of the ``most`` that are held, that each thread has as many; but at least one."""
+    """How many of the ``most`` matrices, or queries, that fit are held: as many for each thread, if each has one; 1 at
+    least."""
     share = threads(device)
     return max(1, most - most % share if most > share else most)
 
