@@ -173,27 +173,45 @@ def test_few_pairs_and_many_have_the_same_best_keys(monkeypatch, dtype, numbers)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_few_queries_of_a_block_keep_the_first_of_their_best_keys(dtype):
-    """Of matrices that a block of queries sees only the first keys of, and of which one has nothing to decide; keys
-    differ in the last bits or not at all, but in float64, where rounding would decide."""
-    n, m, seen, d_h = 7, 6, 5, 3
-    q, k = draw(60, 4, n, d_h, dtype=dtype), draw(62, 4, m, d_h, dtype=dtype)
+@pytest.mark.parametrize(("start", "first"), [(0, 0), (2, 3)])
+@pytest.mark.parametrize("seen", [5, 40])
+def test_few_queries_of_a_block_keep_the_first_of_their_best_keys(dtype, start, first, seen):
+    """Of matrices that a block of queries sees only the first keys of, few or many, and of which one has nothing to
+    decide; keys differ in the last bits or not at all, but in float64, where rounding would decide."""
+    n, d_h = 7, 3
+    q, k = draw(60, start + 4, first + n, d_h, dtype=dtype), draw(62, start + 4, seen + 1, d_h, dtype=dtype)
     if dtype != torch.float64:
         k = last_bits(61, k[:, :1].expand(k.shape).contiguous())
     close = (draw(63, 4, seen, n) > 0).float()
+    close[:, 6:] = 0.0
     close[:, 0] = 1.0
     close[1], close[1, 0] = 0.0, 1.0
     counts = close.sum(2)
     expected = torch.zeros_like(counts)
     for matrix, query in itertools.product(range(4), range(n)):
         keys = close[matrix, :, query].nonzero().flatten().tolist()
-        x = [Fraction(number) for number in q[matrix, query].tolist()]
-        scores = {key: sum(map(operator.mul, x, map(Fraction, k[matrix, key].tolist()))) for key in keys}
+        x = [Fraction(number) for number in q[start + matrix, first + query].tolist()]
+        y = [list(map(Fraction, row)) for row in k[start + matrix].tolist()]
+        scores = {key: sum(map(operator.mul, x, y[key])) for key in keys}
         expected[matrix, max(keys, key=lambda key: (scores[key], -key))] += 1
     given = counts.clone()
-    assert few.decide_few(q, k, close, counts, least=n) and torch.equal(counts, expected)
+    assert few.decide_few(q, k, start, first, close, counts, least=n) and torch.equal(counts, expected)
     assert not torch.equal(counts, given)
-    assert few.decide_few(q, k, close, given, least=0) and torch.equal(given, expected)
+    assert few.decide_few(q, k, start, first, close, given, least=0) and torch.equal(given, expected)
+
+
+def test_few_queries_whose_close_keys_all_count_for_others_are_not_decided(monkeypatch):
+    """Two queries have both keys close, and each key is the best one of others: of so many that one is left, or not."""
+    decided = []
+    monkeypatch.setattr(few, "best_row", lambda *x: (decided.append(x), 0)[1])
+    q, k = draw(66, 1, 8, 3, dtype=torch.float32), draw(67, 1, 2, 3, dtype=torch.float32)
+    for sure in (1, 0):
+        close = torch.zeros(1, 2, 8)
+        close[0, :, :2], close[0, 0, 2:], close[0, 1, 7], close[0, 0, 7] = 1.0, 1.0, float(sure), 1.0 - sure
+        counts = close.sum(2)
+        assert counts.tolist() == [[8.0 - sure, 2.0 + sure]]
+        assert few.decide_few(q, k, 0, 0, close, counts, least=8)
+        assert counts.tolist() == [[8.0 - sure, 2.0 + sure] if sure else [8.0, 0.0]] and len(decided) == 2 * (1 - sure)
 
 
 def test_few_queries_are_left_as_they_are_where_rounding_might_decide():
@@ -203,8 +221,8 @@ def test_few_queries_are_left_as_they_are_where_rounding_might_decide():
     k[0, 2] = k[0, 1] + torch.tensor([0.3, -0.1, 0.0]).double()
     close = torch.tensor([[[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]])
     counts = close.sum(2)
-    assert not few.decide_few(q, k, close, counts, least=2) and torch.equal(counts, close.sum(2))
-    assert few.decide_few(q[:, :1], k, close[..., :1], counts, least=1) and counts.tolist() == [[1.0, 1.0, 1.0]]
+    assert not few.decide_few(q, k, 0, 0, close, counts, least=2) and torch.equal(counts, close.sum(2))
+    assert few.decide_few(q, k, 0, 0, close[..., :1], counts, least=1) and counts.tolist() == [[1.0, 1.0, 1.0]]
 
 
 def test_a_block_decides_few_queries_at_once_and_more_together(monkeypatch):

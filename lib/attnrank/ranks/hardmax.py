@@ -74,7 +74,7 @@ def hardmax_rank(
     with without_autocast(q.device.type):
         small = tile is None and _is_small(q, k)
         dtype = block_dtype(q.device) if small else torch.float32
-        heads = Heads.of(widened(q.detach()), widened(k.detach()), causal, dtype)
+        heads = Heads.of(widened(q.detach()), widened(k.detach()), causal, dtype, centre=not small)
         if small:
             return block_ranks(heads, causal=causal).reshape(batch)
         ranks = [search_rank(heads[i : i + 1], causal=causal, tile=tile) for i in range(len(heads.q))]

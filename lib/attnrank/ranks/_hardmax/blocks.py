@@ -28,7 +28,7 @@ def block_ranks(heads: Heads, *, causal: bool) -> Tensor:
     hidden = torch.full((rows, rows), -torch.inf, device=scratch.device).tril_(-1) if causal else None
     chosen = heads.x.new_zeros(batch, m)  # by how many queries, exactly
     pairs: list[Any] = []
-    each = (heads.x.mT, heads.slack[:, None], heads.y, chosen)
+    each = (heads.x.mT, heads.slack.unsqueeze(1), heads.y, chosen)
     parts = zip(range(0, batch, together), *(_parts(values, together, 0) for values in each), strict=True)
     for start, some, slacks, y, counts in parts:
         for first, x, slack in zip(range(0, n, rows), _parts(some, rows, 2), _parts(slacks, rows, 2), strict=True):
@@ -48,7 +48,7 @@ def block_ranks(heads: Heads, *, causal: bool) -> Tensor:
         _decide(heads, query, key, chosen)
     if heads.zero is not None:
         chosen[:, 0] += heads.zero.any(-1)
-    return torch.count_nonzero(chosen, 1)
+    return chosen.bool().sum(1)
 
 
 def _parts(values: Tensor, size: int, dim: int) -> Sequence[Tensor]:
@@ -77,15 +77,14 @@ def _settle(
 
     ``part`` and ``queries`` say which these are; ``close`` and ``marks`` are changed.
     """
-    if extra > MANY * close[0].numel():
+    if extra > MANY * close.shape[1] * close.shape[2]:
         used = marks.sum().item() - extra
         left = _leave_out_repeated(heads.k[part, : close.shape[1]], close, marks)
         _decide_many(heads[part], queries, causal, close, marks, left)
         extra = marks.sum().item() - used
-    q, k = heads.q[part, queries], heads.k[part]
-    if close.is_cpu and 2 * extra * q.shape[-1] <= few.NUMBERS:
+    if close.is_cpu and 2 * extra * heads.q.shape[2] <= few.NUMBERS:
         least = close.shape[2] if heads.zero is None else 0
-        if few.decide_few(q, k, close, marks, least):
+        if few.decide_few(heads.q, heads.k, part.start, queries.start, close, marks, least):
             return None
     return _pairs(close) if extra > 0 else None
 

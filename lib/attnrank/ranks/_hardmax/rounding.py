@@ -16,6 +16,11 @@ _FORMATS = {torch.float32: (2.0**-24, 2.0**-126), torch.float64: (2.0**-53, 2.0*
 #: Added to norms for every coordinate, where squares underflow.
 FLOOR = 2.0**-49
 
+#: Where torch keeps what it may do with float32 factors; older versions lack some.
+PLACES = (
+    torch.backends, torch.backends.mkldnn, getattr(torch.backends.mkldnn, "matmul", None), torch.backends.cuda.matmul
+)
+
 
 def centred(k: Tensor) -> Tensor:
     """Keys from their mean, or nearly: one vector less for all changes no argmax, and rounding errors are then relative
@@ -46,11 +51,7 @@ def score_error(d_h: int, query_norms: Tensor, key_norms: Tensor, *, scores: int
 
 def _factors_may_be_rounded() -> bool:
     """Whether the user allows torch to multiply float32 matrices in less precision, for this or another device."""
-    matmul = torch.backends.mkldnn.matmul if hasattr(torch.backends.mkldnn, "matmul") else None
-    places = (torch.backends, torch.backends.mkldnn, matmul, torch.backends.cuda.matmul)
-    if any(_setting(place) not in ("none", "ieee") for place in places):
-        return True
-    return torch.get_float32_matmul_precision() != "highest"
+    return any(_setting(x) not in ("none", "ieee") for x in PLACES) or torch.get_float32_matmul_precision() != "highest"
 
 
 def _setting(place: object) -> str:
