@@ -1,8 +1,9 @@
 """The hardmax rank: the number of keys that are the best key of some query, exactly. How it is found, and where.
 
 1. `working`: queries and keys, keys measured from their mean where that may make them much shorter; and for every
-   query a slack that bounds all rounding errors of its scores (`rounding`). A query is decided if one key alone scores within the slack of its best
-   score: then that key is the best in exact arithmetic, too. A query that is zero chooses key 0.
+   query a slack that bounds all rounding errors of its scores (`rounding`). A query is decided if one key alone scores
+   within the slack of its best score: then that key is the best in exact arithmetic, too. A query that is zero chooses
+   key 0.
    Where numbers are extreme, NaN, infinite ones and scores that overflow are refused, by a rule that knows no order of
    summation (`range`), and each matrix is scaled by a power of two, once. Nothing of this changes an argmax.
 2. The scores, in tiles that the cache holds (`tiles`), and never all at once:
