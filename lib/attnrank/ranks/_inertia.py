@@ -9,6 +9,7 @@ the theorem in the chapter "Measuring speed".
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -125,7 +126,7 @@ def _positive_pivots(matrix: Tensor) -> tuple[Tensor, Tensor]:
     is not clearly regular.
     """
     factors, pivots = torch.linalg.ldl_factor_ex(matrix)[:2]
-    diagonal = factors.diagonal(dim1=-2, dim2=-1)
+    diagonal = factors.diagonal(dim1=-2, dim2=-1).clone()
     beside = torch.zeros_like(diagonal)
     beside[..., :-1] = factors.diagonal(-1, dim1=-2, dim2=-1)
     paired = pivots < 0  # rows of 2 x 2 blocks, which come in adjacent pairs
@@ -137,7 +138,7 @@ def _positive_pivots(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
     size = torch.where(first, diagonal.abs() + after.abs() + beside.abs(), diagonal.abs())
     size = torch.where(paired & ~first, size.roll(1, -1), size)  # bounds the norm of a block for both its columns
-    lower = factors.tril(-1)
+    lower = factors.tril_(-1)
     lower.diagonal(-1, dim1=-2, dim2=-1).mul_(~first[..., :-1])  # what is left of it belongs to l
     weights = 1 + lower.square_().sum(-2)  # squared norms of the columns of l
     bound = _error_of_factors(matrix.shape[-1], (weights * size).sum(-1))
@@ -169,10 +170,17 @@ def _frobenius(x: Tensor) -> Tensor:
 
 def _columns_by_norm(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Squared norms of the columns, largest first; their order; and entry j: what columns j, j + 1, ... sum to."""
-    norms = torch.cat([part.square().sum(-2) for part in a.split(_together(a))])
+    norms = _squared_norms(a)
     norms, order = norms.sort(-1, descending=True)
     tails = norms.flip(-1).cumsum(-1).flip(-1) * (1 + 1e-9)  # raised above their rounding error
     return norms, order, torch.nn.functional.pad(tails, (0, 1))
+
+
+def _squared_norms(a: Tensor) -> Tensor:
+    """Of the columns; numpy's way goes over ``a`` once."""
+    if a.is_cpu:
+        return torch.from_numpy(np.einsum("bij,bij->bj", a.numpy(), a.numpy()))
+    return torch.cat([part.square().sum(-2) for part in a.split(_together(a))])
 
 
 def _groups(wanted: Tensor, kept: Tensor, a: Tensor) -> tuple[Tensor, ...]:
