@@ -26,7 +26,7 @@ RARE = "?"  # stands for the words outside the vocabulary
 
 
 def layer_encoders(
-    dataset: str, n: int, vocabulary: int, positions: str, init: str, temperature: float, width: int, heads: int,
+    *, dataset: str, n: int, vocabulary: int, positions: str, init: str, temperature: float, width: int, heads: int,
     head_dim: int, layer: int, sequences: int, seed: int,
 ) -> Setting:  # fmt: skip
     """Rank / n in one layer (from 1) of a random encoder on real sequences, averaged over heads and sequences.
