@@ -35,7 +35,7 @@ SIZES = (
 #: The head dimension under each of its names.
 HEAD_DIM = ("d_h", "head_dim", "qk_dim", "largest", "content")
 #: What it costs, in products, to draw an entry of a query and of a key, to draw and compare a score, to begin a row:
-#: the law that `head_law` fits to the table row_costs, rounded.
+#: rounded. `head_law` fits one to eight times as much to the processors of the table row_costs.
 ENTRY, SCORE, ROW = 1000, 20, 4e6
 
 
