@@ -266,3 +266,18 @@ def test_what_only_looks_odd_is_taken():
     assert theory.occupancy_bound(10**30) == pytest.approx((1 - math.exp(-1)) * 1e30)
     assert theory.multihead_limit(64, 2, 1e15) <= theory.multihead_limit(64, 2)
     assert theory.head_dim_bound(np.int32(64), torch.tensor(8).item()) == theory.head_dim_bound(64, 8)
+
+
+def test_a_view_that_negates_what_it_shows_is_a_matrix_like_others():
+    """The imaginary part of a conjugate: torch keeps the sign beside the numbers, and numpy cannot read it."""
+    whole = torch.randint(-1, 2, (2, 64, 8, 2), generator=torch.Generator().manual_seed(1)).double()
+    k = torch.view_as_complex(whole).conj().imag
+    q = k.flip(1) + 0.0
+    large = torch.view_as_complex(draw(2, 256, 256, 2)).conj().imag
+    assert k.is_neg() and large.is_neg() and not q.is_neg()
+    for causal in (False, True):
+        assert torch.equal(attnrank.hardmax_rank(q, k, causal=causal), attnrank.hardmax_rank(q, k + 0.0, causal=causal))
+        assert torch.equal(attnrank.hardmax_rank(k, q, causal=causal), attnrank.hardmax_rank(k + 0.0, q, causal=causal))
+    for relative in (False, True):
+        ranks = (attnrank.numerical_rank(a, 0.5, relative=relative) for a in (large, large + 0.0))
+        assert torch.equal(*ranks)

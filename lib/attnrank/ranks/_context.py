@@ -30,8 +30,8 @@ def outside_compilation(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def widened(x: Tensor) -> Tensor:
-    """8-bit numbers as float32, which is exact; others as they are."""
-    return x.float() if x.dtype in EIGHT_BITS else x
+    """8-bit numbers as float32, which is exact; others as they are, but copied if a view negates them: numpy reads none."""
+    return x.float() if x.dtype in EIGHT_BITS else x.resolve_neg()
 
 
 def without_autocast(device: str) -> AbstractContextManager[object]:
