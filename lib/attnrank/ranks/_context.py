@@ -30,7 +30,7 @@ def outside_compilation(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def widened(x: Tensor) -> Tensor:
-    """8-bit numbers as float32, which is exact; others as they are, but copied if a view negates them: numpy reads none."""
+    """8-bit numbers as float32, which is exact; others as they are, or copied if a view negates them: not for numpy."""
     return x.float() if x.dtype in EIGHT_BITS else x.resolve_neg()
 
 
