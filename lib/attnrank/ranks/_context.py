@@ -30,7 +30,8 @@ def outside_compilation(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def widened(x: Tensor) -> Tensor:
-    """8-bit numbers as float32, which is exact; others as they are, or copied if a view negates them: not for numpy."""
+    """8-bit numbers as float32, which is exact; a copy of a view that negates, which numpy cannot read; others as they
+    are."""
     return x.float() if x.dtype in EIGHT_BITS else x.resolve_neg()
 
 
